@@ -17,6 +17,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
     "nemotron": {"num_key_value_heads": 32},
+    "nemotron_h": {"hybrid_override_pattern": "ME*-", "use_conv_bias": True},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "conv_dim": 2048, "block_dim": 2048},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
 }
 """Keys that vLLM requires, though plan has a default or does not read them."""
 
@@ -104,6 +109,43 @@ SAID = {
     "local experts": named("MixtralForCausalLM", num_local_experts=4, intermediate_size=512),
     "GLM, two dense": named(
         "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
+    ),
+    "Nemotron 3": named(
+        "NemotronHForCausalLM",
+        num_hidden_layers=5,
+        hybrid_override_pattern="MEM*E",
+        mamba_num_heads=64,
+        n_groups=4,
+        ssm_state_size=64,
+        mamba_ssm_cache_dtype="bfloat16",
+        n_routed_experts=9,
+        moe_intermediate_size=96,
+        moe_shared_expert_intermediate_size=192,
+        moe_latent_size=512,
+    ),
+    "Nemotron-H, dense": named(
+        "NemotronHForCausalLM", hybrid_override_pattern="M-M*", mamba_head_dim=80, intermediate_size=512
+    ),
+    "Granite 4, dense": named(
+        "GraniteMoeHybridForCausalLM",
+        layer_types=["mamba", "mamba", "mamba", "attention"],
+        num_local_experts=0,
+        shared_intermediate_size=4096,
+        mamba_n_heads=64,
+        mamba_d_head=64,
+        tie_word_embeddings=True,
+    ),
+    "Falcon-H1, expanded": named(
+        "FalconH1ForCausalLM", mamba_d_ssm=None, mamba_n_heads=32, mamba_n_groups=2, head_dim=64
+    ),
+    "Jamba, dense": named("JambaForCausalLM", num_experts=1, mamba_d_state=8, mamba_dt_rank=96),
+    "LFM2, by index": named(
+        "Lfm2ForCausalLM",
+        layer_types=None,
+        full_attn_idxs=[1, 3],
+        block_ff_dim=3000,
+        block_ffn_dim_multiplier=1.5,
+        block_multiple_of=64,
     ),
 }
 CONFIGS = DEFAULTS | SAID

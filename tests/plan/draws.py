@@ -27,7 +27,14 @@ ARCHITECTURES = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "nemotron_h": "NemotronHForCausalLM",
+    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
+    "falcon_h1": "FalconH1ForCausalLM",
+    "jamba": "JambaForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "lfm2_moe": "Lfm2MoeForCausalLM",
 }
+STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 # As small as possible, since no size depends on it.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
@@ -47,7 +54,8 @@ class Draw:
     @property
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
-        return "qwen3_5" in self.config["model_type"] or self.config["model_type"] == "qwen3_next"
+        kind = str(self.config["model_type"])
+        return "qwen3_5" in kind or kind in ("qwen3_next", *STATEFUL)
 
     @property
     def windowed(self) -> bool:
@@ -119,6 +127,22 @@ def draws() -> list[Draw]:
         ),
         *(_draw(random, _windowed(random, 1), "auto", stages=2, batch=8192) for _ in range(3)),
         *(_draw(random, _windowed(random, 1, pattern), "auto", batch=512) for pattern in (1, 2, 4)),
+        *(
+            _draw(random, _stateful(random, kind, ranks), dtype, ranks, cached=cached)
+            for kind in STATEFUL
+            for ranks, dtype, cached in ((1, "auto", True), (1, "fp8", False), (2, "auto", None), (4, "fp8", True))
+        ),
+        *(_draw(random, _stateful(random, kind, 1), "turboquant_k8v4") for kind in STATEFUL),
+        *(_draw(random, _stateful(random, kind, 1), "auto", stages=2) for kind in STATEFUL),
+        *(
+            _draw(random, _stateful(random, "nemotron_h", 1), dtype, tokens=tokens, cached=cached)
+            for tokens, dtype in ((1, "auto"), (3, "fp8"))
+            for cached in (True, False)
+        ),
+        *(
+            _draw(random, _stateful(random, kind, 1), "auto", states=states)
+            for kind, states in (("nemotron_h", "float32"), ("granitemoehybrid", "float32"), ("jamba", "float16"))
+        ),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -150,14 +174,17 @@ def _draw(
     capability: tuple[int, int] = (9, 0),
     least: int = 29,
     batch: int = POSITIONS,
+    cached: bool | None = None,
+    states: str = "auto",
 ) -> Draw:
     parts = [config["model_type"], dtype, f"TP{ranks}"]
     parts += [f"PP{stages}"] * (stages > 1) + [f"MTP{tokens}"] * bool(tokens)
+    parts += [states] * (states != "auto")
     parts += ["SM{}{}".format(*capability)] * (capability != (9, 0))
     arguments = {
         "kv_cache_dtype": dtype,
         "max_model_len": random.choice(LENGTHS),
-        "enable_prefix_caching": random.random() < 0.6,
+        "enable_prefix_caching": random.random() < 0.6 if cached is None else cached,
         # As a rule so many that no block is longer, which vLLM refuses, and which is not compared here.
         "max_num_batched_tokens": batch,
         "max_num_seqs": 64,
@@ -166,6 +193,8 @@ def _draw(
     }
     if "text_config" in config:
         arguments["language_model_only"] = True
+    if states != "auto":
+        arguments["mamba_ssm_cache_dtype"] = states
     if tokens:
         arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": tokens}
     return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(least, 36)), capability)
@@ -233,6 +262,45 @@ def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, 
         "text_config": text,
         "vision_config": {"model_type": kind},
     }
+
+
+def _stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
+    """Draw a hybrid with Mamba or a short convolution."""
+    heads, layers = _heads(random, ranks), random.choice((8, 11, 16, 24))
+    size, each = random.choice((64, 128)), random.choice((3, 4, 6))
+    text: dict[str, Any] = (
+        SMALL
+        | heads
+        | {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
+        | {"hidden_size": size * heads["num_attention_heads"]}
+    )
+    mamba_heads = ranks * random.choice((2, 4, 8))
+    groups = random.choice([1, *(count for count in (2, 4) if not mamba_heads % count and not count % ranks)])
+    kinds = [FULL if index % each == 2 else LINEAR for index in range(layers)]
+    if kind == "nemotron_h":
+        letters = "".join(random.choice("ME-M") if kind == LINEAR else "*" for kind in kinds[2:])
+        text |= {"hybrid_override_pattern": f"M-{letters}"[:layers], "head_dim": 128, "mamba_num_heads": mamba_heads}
+        text |= {"n_groups": groups, "mamba_head_dim": random.choice((64, 80)), "ssm_state_size": 128}
+        text |= {"chunk_size": random.choice((128, 256)), "conv_kernel": 4, "use_conv_bias": True, "use_bias": False}
+        text |= {"n_routed_experts": 8, "num_nextn_predict_layers": 1, "moe_shared_expert_intermediate_size": 64}
+        text |= {"moe_intermediate_size": 64, "use_mamba_kernels": True, "mamba_proj_bias": False}
+        return text | random.choice(({}, {"mamba_ssm_cache_dtype": "float32"}))
+    if kind in ("granitemoehybrid", "falcon_h1"):
+        text |= {"mamba_n_groups": groups, "mamba_d_state": random.choice((128, 256)), "mamba_chunk_size": 256}
+        inner = {"mamba_expand": 2} if kind == "granitemoehybrid" else {"mamba_d_ssm": 64 * mamba_heads}
+        text |= inner | {"mamba_n_heads": mamba_heads}
+    if kind == "granitemoehybrid":
+        names = {FULL: "attention", LINEAR: "mamba"}
+        text |= {"layer_types": [names[kind] for kind in kinds], "mamba_d_head": "auto"}
+        text |= {"num_local_experts": random.choice((0, 8)), "shared_intermediate_size": 64}
+    if kind == "falcon_h1":
+        text |= {"head_dim": size, "key_multiplier": 1.0, "rope_theta": 10_000.0}
+    if kind == "jamba":
+        text |= {"attn_layer_period": each, "attn_layer_offset": each - 1, "num_experts": random.choice((1, 8))}
+    if "lfm2" in kind:
+        text |= {"layer_types": [FULL if kind == FULL else "conv" for kind in kinds], "conv_L_cache": 3}
+        text |= {"conv_dim": text["hidden_size"], "block_dim": text["hidden_size"], "rope_theta": 1e6}
+    return text | (EXPERTS if kind == "lfm2_moe" else {})
 
 
 def _dense(random: Random, ranks: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan import FULL
+from vpatch.plan import ATTENTIVE
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
@@ -46,11 +46,16 @@ def _some_quantized(draw: Draw) -> bool:
 
 def _stage_without_attention(draw: Draw) -> bool:
     stages = stages_of(draw.text["num_hidden_layers"], draw.stages)
-    return draw.hybrid and any(FULL not in draw.text["layer_types"][stage.start : stage.stop] for stage in stages)
+    kinds = model_of(draw.config, "", name="").layers
+    return draw.hybrid and any(set(ATTENTIVE).isdisjoint(kinds[stage.start : stage.stop]) for stage in stages)
 
 
 def _in_flashinfer(draw: Draw) -> bool:
     return draw.text["head_dim"] in (64, 128, 256)
+
+
+def _granite(draw: Draw) -> bool:
+    return bool(draw.config["model_type"] == "granitemoehybrid")
 
 
 UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
@@ -69,7 +74,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     ),
     "key heads that cannot be divided are found when weights are loaded": (
         ">=0.20",
-        lambda draw: draw.hybrid and draw.text["linear_num_key_heads"] % draw.ranks > 0,
+        lambda draw: draw.text.get("linear_num_key_heads", 0) % draw.ranks > 0,
     ),
     "Triton has no FP8 before Ada, nor FlashInfer such heads": (
         ">=0.24",
@@ -83,6 +88,8 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.29",
         lambda draw: _some_quantized(draw) and draw.capability[0] == 10 and _in_flashinfer(draw),
     ),
+    "the newest transformers of 0.20.2's names the kinds of a Granite 4's layers otherwise": ("==0.20.2", _granite),
+    "the newest transformers names the kinds of a Granite 4's layers otherwise": (">=0.24,<0.26", _granite),
     "a cache of another float type than the model's is refused": (
         ">=0.33",
         lambda draw: draw.dtype == "bfloat16" and draw.text["dtype"] == "float16",
@@ -152,6 +159,7 @@ def ours(draw: Draw, release: str) -> Found | str:
         pipeline_parallel_size=draw.stages,
         speculative_tokens=draw.speculative,
         enable_prefix_caching=draw.arguments["enable_prefix_caching"],
+        mamba_ssm_cache_dtype=draw.arguments.get("mamba_ssm_cache_dtype", "auto"),
     )
     try:
         laid = layout(model, said)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import FULL, LINEAR, SLIDING, Attention
+from vpatch.plan import BOTH, FULL, LINEAR, MLP, MOE, SLIDING, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.failures import problem_of, problems_of
@@ -43,8 +43,8 @@ def test_a_hybrid_is_read_from_its_text_config() -> None:
     assert model.hybrid
     assert [index for index, kind in enumerate(model.layers) if kind == FULL] == list(range(3, 40, 4))
     assert model.attention == Attention(heads=16, kv_heads=2, head_size=256)
-    assert model.linear
-    assert (model.linear.value_heads, model.linear.state_dtype) == (32, "float32")
+    assert model.state
+    assert (model.state.heads, model.state.dtype) == (32, "float32")
     assert (model.draft_layers, model.vision, model.unknown) == (1, True, ())
 
 
@@ -58,6 +58,7 @@ def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
     assert read(folder, name="else").name == "else"
 
 
+ZAMBA2 = {"architectures": ["Zamba2ForCausalLM"], "model_type": "zamba2"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": (QWEN3 | {"num_attention_heads": 0}, "num_attention_heads is 0, not 1 to 65,536"),
     "negative": (QWEN3 | {"hidden_size": -2048}, "hidden_size is -2048, not 1 to 16,777,216"),
@@ -89,11 +90,19 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "value heads": (
         text(linear_num_value_heads=20),
-        "text_config.linear_num_value_heads is 20, no multiple of 16 key heads",
+        "text_config.linear_num_value_heads is 20, no multiple of 16 groups",
     ),
     "state": (
         text(mamba_ssm_dtype="int4"),
         "text_config.mamba_ssm_dtype is 'int4', not one of float32, bfloat16, float16",
+    ),
+    "pattern": (
+        named("NemotronHForCausalLM", hybrid_override_pattern="MEM"),
+        "hybrid_override_pattern is 'MEM', not 4 of the letters M * - E",
+    ),
+    "channels": (
+        named("GraniteMoeHybridForCausalLM", mamba_d_head=48),
+        "mamba_n_heads is 128, which does not divide 4,096 channels as the config says",
     ),
     "vision": (QWEN3_5 | {"vision_config": [1]}, "vision_config is a list, not an object"),
 }
@@ -198,7 +207,7 @@ NOT_MODELED = {
         "layers of another kind: mamba, sliding_attention",
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
-    "Jamba": (REAL["Jamba"], "what the layers of architecture 'JambaForCausalLM' keep"),
+    "Zamba2": (REAL["Jamba"] | ZAMBA2, "what the layers of architecture 'Zamba2ForCausalLM' keep"),
     "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),
 }
 
@@ -211,7 +220,7 @@ def test_what_is_not_modeled_is_named_and_bounded(name: str) -> None:
     assert len(model.unknown) == 1
     assert model.unknown[0].startswith(told)
     assert set(model.layers) == {FULL}
-    assert model.linear is None
+    assert model.state is None
 
 
 def test_bounds_take_the_largest_of_what_differs_by_layer() -> None:
@@ -256,8 +265,8 @@ def test_the_dtype_is_the_one_that_vllm_takes(wanted: str) -> None:
     model = model_of(text(**inner) | outer, "config.json", name="dtype")
 
     assert model.dtype == wanted.partition(",")[0]
-    assert model.linear
-    assert model.linear.state_dtype == model.dtype
+    assert model.state
+    assert model.state.dtype == model.dtype
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "auto", "re:(", FULL, "fp8"])
@@ -279,5 +288,5 @@ def test_any_value_of_a_key_gives_a_model_or_a_failure(data: st.DataObject) -> N
         model = model_of(config, "config.json", name="drawn")
     if model:
         assert model.attention.heads % model.attention.kv_heads == 0 or model.unknown
-        assert set(model.layers) <= {FULL, LINEAR, SLIDING}
+        assert set(model.layers) <= {FULL, LINEAR, SLIDING, BOTH, MLP, MOE}
         assert model.weights is None or min(model.weights.layers) > 0

@@ -8,14 +8,18 @@ import pytest
 from packaging.version import Version
 from vpatch.errors import UnknownName
 from vpatch.plan import FULL, LINEAR, Attention, Model
+from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import RELEASES as KNOWN
 from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
 
 from tests.failures import problems_of
+from tests.plan.configs import named
 from tests.plan.examples import DENSE_HYBRID, FOUR_BITS, MOE, dense, deployment, hybrid
 from tests.releases import RELEASES
 
+NEMOTRON = model_of(named("NemotronHForCausalLM", hybrid_override_pattern="MEM*", mamba_num_heads=64), "", name="Nano")
+FALCON = model_of(named("FalconH1ForCausalLM"), "", name="Falcon")
 HYBRID, THREE_HEADS = hybrid(), dense(attention=Attention(24, 3, 128))
 
 
@@ -35,6 +39,24 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
     found = layout(hybrid(name), deployment(kv_cache_dtype=dtype, speculative_tokens=speculative))
 
     assert found.block_size == block
+
+
+@pytest.mark.parametrize(
+    ("release", "said", "state", "block", "blocks"),
+    [
+        ("0.19.1", {}, 1_085_440, 272, 5),  # in float16, where the config has no type
+        ("0.20.2", {}, 2_134_016, 528, 5),
+        ("0.20.2", {"mamba_ssm_cache_dtype": "float16"}, 1_085_440, 272, 5),
+        ("0.20.2", {"enable_prefix_caching": True}, 2_134_016, 768, 9),  # a state for each block, of whole chunks
+        ("0.28.0", {"enable_prefix_caching": True}, 2_134_016, 528, 7),
+        ("0.33.0", {"enable_prefix_caching": True}, 2_134_016, 528, 9),  # one more, which prefill exports
+    ],
+)
+def test_states_of_mamba(release: str, said: dict[str, Any], state: int, block: int, blocks: int) -> None:
+    """`blocks` are those that three blocks of tokens take in one group of attention and two of states."""
+    found = layout(NEMOTRON, deployment(vllm=release, kv_cache_dtype="auto", **{"enable_prefix_caching": False} | said))
+
+    assert (found.state_bytes, found.block_size, blocks_for(found, 3 * block)) == (state, block, blocks)
 
 
 def test_slots_of_turboquant() -> None:
@@ -57,6 +79,9 @@ def test_slots_of_turboquant() -> None:
         (HYBRID, {"pipeline_parallel_size": 41}, "cannot divide the model: 41 stages: it has 40 layers"),
         (THREE_HEADS, {"tensor_parallel_size": 4}, "3 KV heads cannot be copied to them evenly"),
         (hybrid(layers=(LINEAR,) * 8), {}, "no attention"),
+        (HYBRID, {"mamba_ssm_cache_dtype": "bfloat16"}, "no such states: bfloat16 on vLLM 0.20.2"),
+        (NEMOTRON, {"tensor_parallel_size": 16}, "its 8 groups of a state are not divisible by 16"),
+        (FALCON, {"kv_cache_dtype": FOUR_BITS}, "vLLM does not find the attention of layers that also keep a state"),
     ],
 )
 def test_what_vllm_refuses(model: Model, said: dict[str, Any], message: str) -> None:

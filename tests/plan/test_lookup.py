@@ -46,7 +46,7 @@ def test_a_recorded_model_is_whole(one: lookup.Recorded) -> None:
     shape = model_of(CONFIGS["35B" if "35B" in one.name else "27B"], "tests", name="the same shape")
 
     assert (model.name, model.revision, model.unknown) == (one.name, one.revision, ())
-    parts = ("layers", "attention", "linear", "hidden_size", "vocab_size", "max_position_embeddings", "draft_layers")
+    parts = ("layers", "attention", "state", "hidden_size", "vocab_size", "max_position_embeddings", "draft_layers")
     for part in parts:
         assert getattr(model, part) == getattr(shape, part), part
     assert (model.quantization is None) == ("NVFP4" not in one.name)

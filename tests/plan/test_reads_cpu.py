@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from vpatch.plan import LINEAR, SLIDING, Model
+from vpatch.plan import BOTH, FULL, MAMBA1, SLIDING, STATEFUL, Model
 from vpatch.plan.checkpoint import read
 from vpatch.plan.deployment import lengths
 from vpatch.plan.weights import from_tensors
@@ -43,17 +43,26 @@ def layers(model: Model) -> list[list[Any]]:
     attention = model.attention
     shapes: list[list[Any]] = []
     for kind in model.layers:
-        if kind != LINEAR:
+        if kind in (FULL, BOTH, SLIDING):
             window = model.window if kind == SLIDING else None
             shapes.append([attention.heads, attention.kv_heads, attention.head_size, window])
-            continue
-        linear = model.linear
-        assert linear
-        keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
-        convolution = sorted((linear.conv_kernel - 1, 2 * keys + values))
-        state = sorted((linear.value_heads, linear.value_head_size, linear.key_head_size))
-        shapes.append([[convolution, state], [model.dtype, linear.state_dtype]])
-    return shapes
+        if kind in STATEFUL:
+            shapes.append(state_of(model))
+    # vLLM numbers the states of a Falcon-H1 after all attention layers.
+    return sorted(shapes, key=len, reverse=True) if BOTH in model.layers else shapes
+
+
+def state_of(model: Model) -> list[Any]:
+    """Return the shapes of a state, each sorted, and their types, as the probe prints them."""
+    state = model.state
+    assert state
+    recurrent = [state.heads, state.head_size, state.state_size]
+    shapes = [sorted((state.kernel - 1, state.channels()))]
+    dtypes = [model.dtype]
+    if state.state_size:
+        shapes.append(sorted(recurrent[::2] if state.kind == MAMBA1 else recurrent))
+        dtypes.append(state.dtype or "float32")  # of each release that is tested
+    return [shapes, dtypes]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -64,8 +73,12 @@ def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> Non
     if release < "0.27" and name in NOT_YET:
         assert "refused" in found
         return
+    if release < "0.26" and found.get("refused") == "KeyError: 'linear_attention'":
+        pytest.skip("the newest transformers names the kinds of a Granite 4's layers otherwise than this release")
     assert "refused" not in found, found
     model = read(home / name)
+    if ", dense" in name:
+        found = found | {"experts": 0}  # vLLM has the number in the config, and no layer with experts
 
     assert not model.unknown
     assert layers(model) == found["layers"]

@@ -16,7 +16,15 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"
-"""Kinds of layers, as `layer_types` in a config.json names them."""
+"""Kinds of layers, as `layer_types` in a config.json names them. A linear one keeps a state, of whatever kind."""
+
+BOTH, MLP, MOE = "hybrid", "mlp", "moe"
+"""More kinds: attention beside a state, as in Falcon-H1; and layers that keep nothing, as in Nemotron-H."""
+
+ATTENTIVE, STATEFUL = (FULL, BOTH), (LINEAR, BOTH)
+
+DELTA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "mamba1", "mamba2", "convolution"
+"""Kinds of states."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +41,43 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class GatedDeltaNet:
-    """The shape of each linear-attention layer, before tensor parallelism.
+class State:
+    """What a layer keeps for each request, before tensor parallelism.
 
-    For a request, it keeps a state of [value heads, value head size, key head size] in `state_dtype`, and the last
-    `conv_kernel` - 1 inputs of the convolution in the model's dtype.
+    It is a state of [`heads`, `head_size`, `state_size`] in `dtype` ("": the release's default for the architecture),
+    and the last `kernel` - 1 inputs of a convolution over as many channels as heads have, and twice those of `groups`,
+    in the model's dtype. Mamba-1 has no groups, and heads of size 1; a short convolution has no state beside it.
+    `chunk`: tokens that the kernels take at once, if old releases keep a state after every so many; else 0.
     """
 
-    key_heads: int
-    value_heads: int
-    key_head_size: int
-    value_head_size: int
-    conv_kernel: int
-    state_dtype: str = "float32"
+    kind: str
+    heads: int
+    head_size: int = 1
+    groups: int = 0
+    state_size: int = 0
+    kernel: int = 0
+    dtype: str = ""
+    chunk: int = 0
+
+    @property
+    def width(self) -> int:
+        """Channels of all heads."""
+        return self.heads * self.head_size
+
+    def channels(self, ranks: int = 1) -> int:
+        """Channels of the convolution on one of `ranks` GPUs; groups that cannot be divided are copied."""
+        groups = ranks if self.groups % ranks else self.groups
+        return (self.width + 2 * groups * self.state_size) // ranks
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Mixture of experts: their number, how many a token is routed to, and the width of each."""
+    """Mixture of experts: their number, how many a token is routed to, the width of each, and its matrices."""
 
     count: int
     per_token: int
     intermediate_size: int
+    matrices: int = 3
 
 
 @dataclass(frozen=True)
@@ -112,7 +135,7 @@ class Model:
     max_position_embeddings: int
     window: int = 0
     rope: tuple[Rope, ...] = ()
-    linear: GatedDeltaNet | None = None
+    state: State | None = None
     intermediate_size: int = 0
     experts: Experts | None = None
     dtype: str = "bfloat16"
@@ -131,7 +154,12 @@ class Model:
     @property
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
-        return LINEAR in self.layers
+        return not set(STATEFUL).isdisjoint(self.layers)
+
+    @property
+    def delta(self) -> bool:
+        """Whether the states are those of Gated DeltaNet."""
+        return self.state is not None and self.state.kind == DELTA
 
 
 @dataclass(frozen=True)
@@ -141,27 +169,35 @@ class Architecture:
     `defaults` holds for keys that are left out. Without one, there are as many KV heads as heads, and `head_dim` is
     hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
     only with `use_sliding_window` if `switched`. Without `layer_types`, each `pattern`-th layer has full attention, the
-    others a window; 0: all have it. `draft` is the key that counts layers of multi-token prediction.
-    `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
-    of their size. `shared` is the key for the width, or the number, of shared experts. `mlp` is how many matrices a
-    dense layer has.
+    others a window; 0: all have it. Of a hybrid, they are then of the kind `every`, but for those that are numbered.
+    `draft` is the key that counts layers of multi-token prediction. `state` names the keys of the states, in `STATES`;
+    `state_dtype` is the key of their dtype, without which it is the model's. `single`: a layer is a mixer or an MLP,
+    not both. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the number, of
+    shared experts. `mlp` is how many matrices a dense layer and an expert have.
     """
 
     names: Sequence[str]
     model_type: str
     defaults: Mapping[str, int]
-    hybrid: bool = False
+    state: str = ""
     experts: bool = False
     tied: bool = False
     vision: bool = False
     window: int = 0
     pattern: int = 0
+    every: str = ""
     switched: bool = False
     draft: str = ""
-    reads_state_dtype: bool = False
+    state_dtype: str = ""
+    single: bool = False
     gated: bool = False
     shared: str = ""
     mlp: int = 3
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether its layers may keep a state."""
+        return bool(self.state)
 
 
 def table(name: str) -> dict[str, Any]:
@@ -181,6 +217,7 @@ def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 _TABLE = table("architectures.toml")
 ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
+STATES: Mapping[str, Mapping[str, Sequence[str]]] = _TABLE["states"]
 KEYS: Mapping[str, Sequence[str]] = _TABLE["keys"]
 VISION_DEFAULTS: Mapping[str, int] = _TABLE["vision_config"]
 KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}

@@ -39,7 +39,7 @@ def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Cautio
 
 def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
     deployment = fit.deployment
-    if deployment.kv_cache_dtype in FP8 and model.hybrid:
+    if deployment.kv_cache_dtype in FP8 and model.delta:
         yield Caution(
             "fp8-kv-quality",
             "FP8 KV cache on Qwen3.5's hybrids: with --calculate-kv-scales answers decayed into gibberish, and static"
@@ -153,7 +153,7 @@ def _on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
             "vllm-project/vllm#53919, #47861",
         )
     estimated = counts_graphs(model, deployment) and not deployment.enforce_eager and not fit.memory.kv_cache.exact
-    if estimated and _OVERESTIMATES[0] <= release < _OVERESTIMATES[1]:
+    if estimated and model.delta and _OVERESTIMATES[0] <= release < _OVERESTIMATES[1]:
         yield _overestimate(fit)
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from vpatch.plan import (
+    DELTA,
     FULL,
     KEYS,
     KNOWN,
     LINEAR,
+    MOE,
     SLIDING,
     Architecture,
     Attention,
     Experts,
-    GatedDeltaNet,
     Model,
     Rope,
     weights,
@@ -25,11 +27,11 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
+from vpatch.plan.states import HYBRID, kinds_of, state_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
-_INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
 # Keys of layers that keep a state or an index of their own, beside attention or for each request.
 _BESIDE = re.compile(
     "mamba|ssm|conv|linear_(key|value|num|attn)|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
@@ -68,8 +70,8 @@ def model_of(
     quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
     if known:
         model = _known(text, known, name, architecture)
-        if LINEAR in model.layers:
-            model = replace(model, linear=_linear(text, known, dtype))
+        if model.hybrid:
+            model = replace(model, state=state_of(text, known, dtype))
     else:
         model = _bounds(text, name, names[0] if names else "")
     fields.raise_problems()  # an estimate from absurd values may take forever
@@ -94,6 +96,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     layers = text.number("num_hidden_layers", most=_LAYERS)
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
+    experts = _experts(text, known) if known.experts else None
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
@@ -103,11 +106,11 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
         max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
-        intermediate_size=text.number("intermediate_size", default=defaults.get("intermediate_size", 0)),
-        experts=_experts(text, known) if known.experts else None,
-        tied=text.flag("tie_word_embeddings", default=known.tied),
+        intermediate_size=_width(text, known, experts),
+        experts=experts,
+        tied=text.flag("tie_embedding", default=text.flag("tie_word_embeddings", default=known.tied)),
         vision=known.vision,
-        draft_layers=text.number(known.draft, default=1, least=0, most=_LAYERS) if known.draft else 0,
+        draft_layers=_drafts(text, known) if known.draft else 0,
         window=window,
         rope=_rope(text),
         unknown=unknown,
@@ -124,7 +127,9 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
     reasons = []
     if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
-    kinds = {FULL, LINEAR} if known.hybrid else {FULL, SLIDING} if window and not known.switched else {FULL}
+    kinds = {FULL, SLIDING} if window and not known.switched else {FULL}
+    if known.hybrid:
+        kinds = {FULL, LINEAR} if known.state == DELTA else HYBRID
     if others := sorted(set(text.texts("layer_types")) - kinds):
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
@@ -166,44 +171,51 @@ def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
 
 
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:
+    if known.hybrid:
+        return kinds_of(text, known, layers)
     if kinds := text.texts("layer_types"):
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
         return kinds
-    if known.hybrid:
-        other, each = LINEAR, text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
-    elif window and not known.switched:
-        none = layers + 1  # without a pattern, no layer has full attention
-        pattern = text.number("sliding_window_pattern", default=known.pattern or none, most=_LAYERS + 1)
-        other, each = SLIDING, pattern
-    else:
+    if not window or known.switched:
         return (FULL,) * layers
-    return tuple(other if (index + 1) % each else FULL for index in range(layers))
+    none = layers + 1  # without a pattern, no layer has full attention
+    each = text.number("sliding_window_pattern", default=known.pattern or none, most=_LAYERS + 1)
+    return tuple(SLIDING if (index + 1) % each else FULL for index in range(layers))
 
 
-def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:
-    def size(key: str) -> int:
-        return text.number(key, default=known.defaults[key], most=_HEADS)
-
-    keys, values = size("linear_num_key_heads"), size("linear_num_value_heads")
-    if values % keys:
-        text.wrong("linear_num_value_heads", f"is {values}, no multiple of {keys} key heads")
-    state = text.text("mamba_ssm_dtype") if known.reads_state_dtype else ""
-    if state not in ("", "auto", "float32", *DTYPES):
-        text.wrong("mamba_ssm_dtype", f"is {state[:40]!r}, not one of float32, {', '.join(DTYPES)}")
-    key_size, value_size = size("linear_key_head_dim"), size("linear_value_head_dim")
-    kernel = size("linear_conv_kernel_dim")
-    return GatedDeltaNet(keys, values, key_size, value_size, kernel, dtype if state in ("", "auto") else state)
-
-
-def _experts(text: Fields, known: Architecture) -> Experts:
+def _experts(text: Fields, known: Architecture) -> Experts | None:
     defaults = known.defaults
-    count = text.number("num_experts", "num_local_experts", "n_routed_experts", default=defaults["num_experts"])
+    if known.single and MOE not in kinds_of(text, known, text.number("num_hidden_layers", most=_LAYERS)):
+        return None
+    least = 0 if known.hybrid else 1  # hybrids have models without
+    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = text.number(*keys, default=defaults["num_experts"], least=least)
+    if known.hybrid and count < 2:
+        return None
     per_token = text.number("num_experts_per_tok", default=defaults["num_experts_per_tok"])
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"
-    return Experts(count, per_token, text.number(width, default=defaults[width]))
+    return Experts(count, per_token, text.number(width, default=defaults[width]), known.mlp)
+
+
+def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
+    """Read the width of a dense MLP; that of LFM2 is two thirds of what the config has, rounded up."""
+    if known.hybrid and known.shared and not experts and not known.single:
+        return text.number(known.shared, default=known.defaults[known.shared])  # a Granite 4 without experts
+    width = text.number("block_ff_dim", "intermediate_size", default=known.defaults.get("intermediate_size", 0))
+    unit = text.number("block_multiple_of", default=known.defaults.get("block_multiple_of", 0), least=0)
+    if not unit or not text.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    return unit * ceil(int(text.real("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3)) / unit)
+
+
+def _drafts(text: Fields, known: Architecture) -> int:
+    """Count the attention layers of multi-token prediction."""
+    count = text.number(known.draft, default=known.defaults.get(known.draft, 1), least=0, most=_LAYERS)
+    letters = text.text("mtp_hybrid_override_pattern")
+    return count * letters.count("*") if letters else count
 
 
 def _dtype(fields: Fields, text: Fields) -> str:

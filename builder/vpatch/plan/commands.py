@@ -152,6 +152,9 @@ def _options(name: str, model: Model, deployment: Deployment) -> Lines:
         "--tensor-parallel-size": ranks if ranks > 1 else None,
         "--pipeline-parallel-size": stages if stages > 1 else None,
         "--kv-cache-dtype": None if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype,
+        "--mamba-ssm-cache-dtype": None
+        if deployment.mamba_ssm_cache_dtype == "auto"
+        else deployment.mamba_ssm_cache_dtype,
         "--max-model-len": "auto" if deployment.longest else deployment.max_model_len,
         "--max-num-seqs": deployment.max_num_seqs,
         "--max-num-batched-tokens": deployment.max_num_batched_tokens,

@@ -40,6 +40,11 @@ class Arithmetic:
     overlaps_stages: bool = False  # one batch more than stages is on its way, in every runner
     counts_warm_up: bool = False  # of a hybrid model, as if its CUDA graphs kept that memory
     caches_hybrid_prefixes: bool = False  # by default
+    keeps_every_state: bool = True  # with prefix caching, of Mamba's: one for each block of a request
+    aligns_drafts: bool = False  # with speculation, it does not
+    keeps_states_of_drafts: bool = False  # in addition to these
+    state_dtype: str = "float16"  # of a Nemotron-H whose config has none
+    state_dtypes: Sequence[str] = ("auto", "float32", "float16")
     batch_holds_block: bool = True  # with prefix caching, refuses blocks that are larger than a batch
     # To decide whether a request fits, the release counts the blocks of all groups of layers, not of one, and one more.
     admits_all_groups: bool = False
@@ -48,7 +53,7 @@ class Arithmetic:
     aligns_skipped: bool = False
     decode_buffers: bool = False  # in each layer, for TurboQuant
     block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
-    exports_states: bool = False  # during a prefill, by kernels that need one more block, and blocks of 64 tokens
+    exports_states: Sequence[str] = ()  # kinds of states that are kept during a prefill, too, in one more block
     scales_yarn: bool = True  # multiplies the original length by YaRN's factor
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
@@ -159,6 +164,7 @@ class Deployment:
     gpu: Gpu
     max_model_len: int
     kv_cache_dtype: str = "auto"
+    mamba_ssm_cache_dtype: str = "auto"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     gpu_memory_utilization: float = 0.9

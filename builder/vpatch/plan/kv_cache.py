@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, lcm
 
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import FULL, LINEAR, SLIDING, Attention, GatedDeltaNet, Model
+from vpatch.plan import ATTENTIVE, BOTH, FULL, MAMBA2, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -36,7 +36,8 @@ class Layout:
     A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
     linear-attention layer `state_bytes`, padded to a page. `groups` has the number of layers of each group:
     `attention_groups` come first and grow with the context; then `window_groups`, up to `retained` tokens; each other
-    takes `state_blocks` for a request. `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
+    takes `state_blocks` for a request, and if `states_grow` one more for each `block_size` tokens. `bytes_per_block` is
+    the size of a block on a GPU of each pipeline stage.
     """
 
     block_size: int
@@ -46,6 +47,7 @@ class Layout:
     bytes_per_block: tuple[int, ...]
     state_bytes: int = 0
     state_blocks: int = 0
+    states_grow: bool = False
     window_groups: int = 0
     retained: int = 0
 
@@ -78,17 +80,35 @@ def layout(model: Model, deployment: Deployment) -> Layout:
         return _windowed(model, deployment, per_token, stages)
     if not model.hybrid:
         return _dense(model, deployment, per_token, stages)
-    assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
-    state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
-    exports = _exports_states(model.linear, deployment)
-    kernel_block = 64 if exports else KERNEL_BLOCK
-    block_size = kernel_block * ceil(state / (kernel_block * per_token))
-    fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
-    growing = [index for index in range(stages[-1].stop) if index not in fixed]
-    groups, count, sizes = _grouped(growing, fixed, stages)
+    return _hybrid(model, deployment, per_token, stages)
+
+
+def _hybrid(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
+    """Lay out a model with states: blocks of attention are as long as a state is large."""
+    state, exports = _state_bytes(model, deployment), _exports_states(model, deployment)
+    granule = 64 if exports and model.delta else KERNEL_BLOCK  # of FlashInfer's kernels
+    grow = model.state is not None and keeps_every_state(model, deployment)
+    if model.state and grow:
+        granule = lcm(granule, model.state.chunk)
+    block_size = granule * ceil(state / (granule * per_token))
+    fixed = [index for index, kind in enumerate(model.layers) if kind in STATEFUL]
+    growing = [index for index, kind in enumerate(model.layers) if kind in ATTENTIVE]
+    groups, count, sizes = _grouped([*growing, *range(len(model.layers), stages[-1].stop)], fixed, stages)
     blocks = tuple(block_size * per_token * size for size in sizes)
-    state_blocks = 1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens
-    return Layout(block_size, block_size * per_token, groups, count, blocks, state, state_blocks)
+    drafts = deployment.speculative_tokens
+    if grow:
+        state_blocks = drafts if arithmetic_of(deployment.vllm).keeps_states_of_drafts else 0
+    else:
+        state_blocks = 1 + deployment.enable_prefix_caching + exports + drafts
+    return Layout(block_size, block_size * per_token, groups, count, blocks, state, state_blocks, grow)
+
+
+def keeps_every_state(model: Model, deployment: Deployment) -> bool:
+    """Whether prefix caching keeps a state for each block of a request: `mamba_cache_mode` "all", not "align"."""
+    traits = arithmetic_of(deployment.vllm)
+    if not (model.state and model.state.chunk and traits.keeps_every_state and deployment.enable_prefix_caching):
+        return False
+    return not (deployment.speculative_tokens and traits.aligns_drafts)
 
 
 def _grouped(
@@ -158,12 +178,15 @@ def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
     return keys + values + (keys + values) % 2
 
 
-def _state_bytes(linear: GatedDeltaNet, dtype: str, ranks: int, speculative_tokens: int) -> int:
-    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator.gated_delta_net_state_shape`."""
-    channels = 2 * linear.key_heads * linear.key_head_size + linear.value_heads * linear.value_head_size
-    convolution = channels // ranks * (linear.conv_kernel - 1 + speculative_tokens) * DTYPE_BYTES[dtype]
-    recurrent = linear.value_heads // ranks * linear.value_head_size * linear.key_head_size
-    return convolution + recurrent * DTYPE_BYTES[linear.state_dtype]
+def _state_bytes(model: Model, deployment: Deployment) -> int:
+    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator`, which knows each kind."""
+    state, ranks = model.state, deployment.tensor_parallel_size
+    assert state  # noqa: S101 - for mypy; each hybrid model has it
+    inputs = state.kernel - 1 + deployment.speculative_tokens
+    convolution = state.channels(ranks) * inputs * DTYPE_BYTES[model.dtype]
+    given = deployment.mamba_ssm_cache_dtype
+    dtype = (state.dtype or arithmetic_of(deployment.vllm).state_dtype) if given == "auto" else given
+    return convolution + state.width // ranks * state.state_size * DTYPE_BYTES[dtype]
 
 
 def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
@@ -182,7 +205,8 @@ def blocks_for(layout: Layout, tokens: int) -> int:
     states = len(layout.groups) - layout.attention_groups - layout.window_groups
     windows = layout.window_groups * (ceil(min(layout.retained, tokens) / layout.block_size) + 1)
     growing = layout.attention_groups * ceil(tokens / layout.block_size)
-    return growing + windows + states * layout.state_blocks
+    kept = layout.state_blocks + (ceil(tokens / layout.block_size) if layout.states_grow else 0)
+    return growing + windows + states * kept
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
@@ -191,12 +215,13 @@ def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
     return bisect_right(range(1, LONGEST), free, key=lambda tokens: blocks_for(layout, tokens))
 
 
-def _exports_states(linear: GatedDeltaNet, deployment: Deployment) -> bool:
-    """Whether prefill kernels export states on the way, as FlashInfer's do on Hopper and Blackwell."""
-    if not (arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
+def _exports_states(model: Model, deployment: Deployment) -> bool:
+    """Whether prefill kernels export states on the way; those of Gated DeltaNet are FlashInfer's, on newer GPUs."""
+    state = model.state
+    if not (state and state.kind in arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
         return False
     major, minor = deployment.gpu.capability or (0, 0)
-    return (major, minor) == (9, 0) or (major in {10, 12} and linear.key_head_size == 128)
+    return not model.delta or (major, minor) == (9, 0) or (major in {10, 12} and state.state_size == 128)
 
 
 def stages_of(layers: int, stages: int) -> list[range]:
@@ -213,7 +238,7 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
         return frozenset()
     count = len(model.layers)
     if model.hybrid:
-        return frozenset(index for index, kind in enumerate(model.layers) if kind == LINEAR)
+        return frozenset(index for index, kind in enumerate(model.layers) if kind not in ATTENTIVE)
     edge = min(BOUNDARY, count // 2)
     return frozenset({*range(edge), *range(count - edge, count)})
 
@@ -232,18 +257,25 @@ def _check(model: Model, deployment: Deployment) -> None:
     elif ranks % model.attention.kv_heads:
         cause = f"{model.attention.kv_heads} KV heads cannot be copied to them evenly"
         problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
-    if model.linear:
-        divided |= {"key heads": model.linear.key_heads, "value heads": model.linear.value_heads}
+    if state := model.state:
+        copied = state.kind == MAMBA2 and state.groups == 1
+        divided |= {"heads of a state": state.heads, "groups of a state": ranks if copied else state.groups}
     for what, count in divided.items():
         if count % ranks:
             cause = f"its {count} {what} are not divisible by {ranks}"
             problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    if deployment.kv_cache_dtype in TURBOQUANT and SLIDING in model.layers:
+    if deployment.kv_cache_dtype in TURBOQUANT and not {SLIDING, BOTH}.isdisjoint(model.layers):
         cause = "plan does not know what TurboQuant makes of sliding windows"
+        if BOTH in model.layers:
+            cause = "vLLM does not find the attention of layers that also keep a state"
         problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
-    if FULL not in model.layers and SLIDING not in model.layers:
+    states = arithmetic_of(deployment.vllm).state_dtypes
+    if deployment.mamba_ssm_cache_dtype not in states:
+        where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such states", where, f"it knows {', '.join(states)}"))
+    if {*ATTENTIVE, SLIDING}.isdisjoint(model.layers):
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
     if problems:
         raise Failure(*problems)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
+from vpatch.plan import GIB, MIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
@@ -74,7 +74,7 @@ def within(likely: float, least: float, most: float) -> Estimate:
     return Estimate(int(likely * GIB), int(least * GIB), int(most * GIB))
 
 
-FIRST_GRAPH = within(0.3, 0.0, 0.45)  # more, for the first of a hybrid model, on an RTX 5090 and a GB10 than on an H200
+FIRST_GRAPH = within(0.3, 0.0, 0.45)  # more, for the first of Gated DeltaNet, on an RTX 5090 and a GB10 than on an H200
 # What counts besides in the second model runner of vLLM 0.22 to 0.28: least if compiled code is in its cache.
 COMPILED = within(0.3, -0.7, 1.2)
 CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins to count", counted=False)
@@ -184,14 +184,14 @@ def _decoder(model: Model, deployment: Deployment) -> int:
     ranks, mixers = deployment.tensor_parallel_size, []
     mixers.append((2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size)
     if experts := model.experts:
-        mixers.append(experts.per_token * (3 * experts.intermediate_size + model.hidden_size))
+        mixers.append(experts.per_token * (experts.matrices * experts.intermediate_size + model.hidden_size))
     else:
         mixers.append(3 * model.intermediate_size)
     # As vLLM 0.19.0 counted at 8,192 tokens for Llama and CodeLlama on an H100.
     residuals = 4.5 if deployment.pipeline_parallel_size == 1 else 6.5
-    if LINEAR in model.layers and model.linear:
-        values = model.linear.value_heads * model.linear.value_head_size
-        mixers.append(2 * model.linear.key_heads * model.linear.key_head_size + 4 * values)
+    if model.hybrid and model.state:
+        mixers.append(model.state.channels() + 3 * model.state.width)
+    if model.delta:
         # Twice all of it, as vLLM 0.20.2 counted at 8,192 tokens for Qwen3.6-35B-A3B and 27B on an H200.
         residuals, mixers = 12.0, [2 * max(mixers)]
     widest = ceil(residuals * model.hidden_size) + ceil(max(mixers) / ranks)
@@ -208,9 +208,9 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     counted = counts_graphs(model, deployment)
     because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; vLLM does not count them here")
     estimate = Estimate(size, size // 2, size * 3)
-    if model.hybrid and deployment.gpu.capability != HOPPER:
+    if model.delta and deployment.gpu.capability != HOPPER:
         estimate += FIRST_GRAPH
-    if counted and model.hybrid and arithmetic_of(deployment.vllm).counts_warm_up:
+    if counted and model.delta and arithmetic_of(deployment.vllm).counts_warm_up:
         warm_up = deployment.max_num_batched_tokens * WARM_UP
         estimate += Estimate(warm_up, warm_up // 2, warm_up * 3 // 2)
         because += f", and what {deployment.max_num_batched_tokens:,} tokens take in the warm-up"

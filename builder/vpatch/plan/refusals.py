@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vpatch.errors import Problem
-from vpatch.plan import FULL, GIB, Model, Weights
+from vpatch.plan import ATTENTIVE, GIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, lengths
 from vpatch.plan.fit import Fit, remedies
-from vpatch.plan.kv_cache import skipped_layers, stages_of
+from vpatch.plan.kv_cache import keeps_every_state, skipped_layers, stages_of
 from vpatch.plan.memory import CONTEXT
 
 UNKNOWN = "cannot know"
@@ -62,7 +62,7 @@ def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str
     if vllm < (0, 30) and stages > 1 and deployment.speculative_tokens:
         yield pipeline, "layers of multi-token prediction cannot be on a stage"
     parts = [model.layers[stage.start : stage.stop] for stage in stages_of(len(model.layers), stages)]
-    if vllm >= (0, 20) and model.hybrid and any(FULL not in part for part in parts):
+    if vllm >= (0, 20) and model.hybrid and any(set(ATTENTIVE).isdisjoint(part) for part in parts):
         cause = "a stage would have no attention layer"
         yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
 
@@ -100,4 +100,5 @@ def block_exceeds_batch(model: Model, fit: Fit) -> bool:
     """Whether vLLM refuses prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
     deployment = fit.deployment
     larger = fit.layout.block_size > deployment.max_num_batched_tokens
-    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
+    holds = arithmetic_of(deployment.vllm).batch_holds_block and not keeps_every_state(model, deployment)
+    return model.hybrid and larger and holds

@@ -6,12 +6,27 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import FULL, GIB, VISION_DEFAULTS, Architecture, Model, Weights
+from vpatch.plan import (
+    CONVOLUTION,
+    DELTA,
+    FULL,
+    GIB,
+    LINEAR,
+    MAMBA1,
+    MAMBA2,
+    MLP,
+    MOE,
+    STATEFUL,
+    VISION_DEFAULTS,
+    Architecture,
+    Model,
+    Weights,
+)
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
@@ -22,13 +37,13 @@ MOST_GIB = 1 << 20
 _INSIDE = r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*"
 _LAYER = re.compile(_INSIDE + r"(?:layers|h|blocks)\.(\d+)\.")
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embedding|embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embeddings?|embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
 _VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model)\.")
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
-# In configs: as in multimodal checkpoints, in vLLM, and in language models.
-LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "model.layers")
+# In configs: as in multimodal checkpoints, in vLLM, in language models, and in Nemotron-H.
+LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "model.layers", "backbone.layers")
 
 
 def with_total(model: Model, gib: float) -> Model:
@@ -170,7 +185,8 @@ def estimate(
     def draft_layer(index: int) -> int:
         names = [f"mtp.layers.{index}"]
         joining = _Part("fc", 2 * model.hidden_size * model.hidden_size)
-        return layer(len(model.layers) + index, FULL, names) + stored(joining, names)
+        kinds = (FULL, MOE) if known.single else (FULL,)
+        return sum(layer(len(model.layers) + index, kind, names) for kind in kinds) + stored(joining, names)
 
     kinds = enumerate(model.layers)
     layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
@@ -188,46 +204,76 @@ def estimate(
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
+    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind)]
+    network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
+    yield _Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
+    for part in (*mixer, *network):
+        yield part._replace(name=f"mixer.{part.name.partition('.')[2]}") if known.single else part
+
+
+def _network(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
     hidden, experts = model.hidden_size, model.experts
-    yield _Part("norms", 2 * hidden, linear=False)
-    yield from _mixer(model, known, kind)
-    if experts is None or _is_dense(text, known, index):
-        yield from islice(_mlp("mlp", hidden, model.intermediate_size), 3 - known.mlp, None)
+    if experts is None or kind == MLP or _is_dense(text, known, index):
+        yield from _mlp(known, "mlp", hidden, model.intermediate_size)
         return
     yield _Part("mlp.gate", hidden * experts.count, linear=False)
-    yield from _mlp("mlp.experts.0", hidden, experts.intermediate_size, experts.count)
+    inner = text.number("moe_latent_size", default=hidden)  # of a Nemotron-H, experts work in a smaller space
+    if inner != hidden:
+        yield _Part("mlp.fc1_latent_proj", 2 * hidden * inner)
+    yield from _mlp(known, "mlp.experts.0", inner, experts.intermediate_size, experts.count)
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
         if known.shared == "n_shared_experts":
             width *= experts.intermediate_size
-        else:
+        elif known.shared == "shared_expert_intermediate_size":
             yield _Part("mlp.shared_expert_gate", hidden)
-        yield from _mlp("mlp.shared_expert", hidden, width)
+        else:
+            width *= text.number("n_shared_experts", default=1, least=0)
+        yield from _mlp(known, "mlp.shared_expert" + "s" * known.single, hidden, width)
 
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     """Whether a layer of a model with experts has none, as in vLLM's Qwen and GLM models."""
     listed, step = text.data.get("mlp_only_layers"), text.number("decoder_sparse_step", default=1)
-    first = text.number("first_k_dense_replace", default=known.defaults.get("first_k_dense_replace", 0), least=0)
+    usual = known.defaults.get("first_k_dense_replace", 0)
+    first = text.number("first_k_dense_replace", "num_dense_layers", default=usual, least=0)
+    each = text.number("expert_layer_period", default=known.defaults.get("expert_layer_period", 1))
+    offset = text.number("expert_layer_offset", default=known.defaults.get("expert_layer_offset", 0), least=0)
+    if index % each != offset % each:  # as in Jamba
+        return True
     return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
 
 
-def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
-    if kind == FULL or model.linear is None:
-        attention, name = model.attention, "self_attn"
+def _mixer(model: Model, text: Fields, known: Architecture, kind: str) -> Iterator[_Part]:
+    hidden = model.hidden_size
+    if kind != LINEAR:
+        attention = model.attention
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
         widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
-    else:
-        linear, name = model.linear, "linear_attn"
-        keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
-        widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "out_proj": values}
-        widths |= {"in_proj_b": linear.value_heads, "in_proj_a": linear.value_heads}
-        yield _Part("linear_attn.conv1d", linear.conv_kernel * (2 * keys + values), linear=False)
-    yield from (_Part(f"{name}.{one}", model.hidden_size * width) for one, width in widths.items())
+        yield from (_Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+    if kind not in STATEFUL or model.state is None:
+        return
+    state, channels = model.state, model.state.channels()
+    name = {DELTA: "linear_attn", CONVOLUTION: "conv"}.get(state.kind, "mamba")
+    yield _Part(f"{name}.conv1d", state.kernel * channels, linear=False)
+    projections = {
+        DELTA: {"in_proj_qkv": channels, "in_proj_z": state.width, "in_proj_b": state.heads, "in_proj_a": state.heads},
+        MAMBA2: {"in_proj": state.width + channels + state.heads},
+        MAMBA1: {"in_proj": 2 * state.width},
+        CONVOLUTION: {"in_proj": 3 * state.width},
+    }
+    widths = {**projections[state.kind], "out_proj": state.width}
+    yield from (_Part(f"{name}.{one}", hidden * width) for one, width in widths.items())
+    if state.kind == MAMBA1:
+        usual = ceil(hidden / 16)
+        rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
+        # Projections of the time step, and others; its matrix A is in float32.
+        yield _Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
 
 
-def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
-    return (_Part(f"{name}.{one}", hidden * width * count) for one in ("gate_proj", "up_proj", "down_proj"))
+def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
+    names = ("gate_proj", "up_proj", "down_proj")[3 - known.mlp :]
+    return (_Part(f"{name}.{one}", hidden * width * count) for one in names)
 
 
 def _vision(text: Fields) -> int:

@@ -67,7 +67,8 @@ def specs_of(config: Any) -> list[dict[str, Any]]:
     for stage in range(stages):
         first, end = get_pp_indices(count, stage, stages)
         own = range(first, end if stage < stages - 1 else sys.maxsize)
-        compilation.static_forward_context = {name: layer for name, layer in layers.items() if _index(name) in own}
+        here = {name: layer for name, layer in layers.items() if _index(name, count) in own}
+        compilation.static_forward_context = here
         config.cache_config = cache if stage == stages - 1 else copy.copy(cache)
         current_platform.update_block_size_for_backend(config)
         runner = SimpleNamespace(vllm_config=config, shared_kv_cache_layers={})
@@ -76,9 +77,12 @@ def specs_of(config: Any) -> list[dict[str, Any]]:
     return specs
 
 
-def _index(layer: str) -> int:
-    """Return a layer's index in the model; draft layers come last."""
-    return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\.(\d+)\.", layer)[0])
+def _index(layer: str, count: int) -> int:
+    """Return a layer's index in a model of `count` layers; draft layers come last.
+
+    vLLM numbers the states of a Falcon-H1 after all attention layers.
+    """
+    return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\.(\d+)\.", layer)[0]) % count
 
 
 @contextlib.contextmanager

@@ -1,0 +1,71 @@
+"""Read from a config.json which layers keep a state, and which state."""
+
+from __future__ import annotations
+
+from vpatch.plan import FULL, LINEAR, MAMBA2, MLP, MOE, STATES, Architecture, State
+from vpatch.plan.checkpoint_files import Fields
+
+DTYPES = ("float32", "bfloat16", "float16")
+LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
+"""Kinds of layers in the pattern of a Nemotron-H."""
+
+_NAMES = {"mamba": LINEAR, "conv": LINEAR, "attention": FULL}
+_INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
+_MOST = 1 << 20
+HYBRID = {FULL, LINEAR, *_NAMES}
+"""What `layer_types` calls the layers of a hybrid."""
+
+
+def state_of(text: Fields, known: Architecture, dtype: str) -> State:
+    """Return the state of a layer of a known hybrid architecture, in the model's dtype unless the config has one."""
+    keys = STATES[known.state]
+
+    def size(field: str, default: int) -> int:
+        names = keys.get(field, ())
+        return text.number(*names, default=known.defaults[names[0]], most=_MOST) if names else default
+
+    expanded = text.number("mamba_expand", default=known.defaults.get("mamba_expand", 1), most=64)
+    inner = expanded * text.number("hidden_size")
+    usual = inner if text.nulled("mamba_d_ssm") else known.defaults.get("mamba_d_ssm", inner)
+    inner = text.number("mamba_d_ssm", "conv_dim", default=usual, most=_MOST)
+    heads = size("heads", inner)
+    head_size = size("head_size", inner // heads)
+    given = text.data.get("mamba_d_head", "auto")
+    if "head_size" not in keys and (heads * head_size != inner or given not in ("auto", head_size)):
+        text.wrong("mamba_n_heads", f"is {heads}, which does not divide {inner:,} channels as the config says")
+    groups, state_size = size("groups", 0), size("state_size", 0)
+    if groups and heads % groups:
+        text.wrong(STATES[known.state]["heads"][0], f"is {heads}, no multiple of {groups} groups")
+    said = text.text(known.state_dtype) if known.state_dtype else "auto"
+    if said not in ("", "auto", *DTYPES):
+        text.wrong(known.state_dtype, f"is {said[:40]!r}, not one of {', '.join(DTYPES)}")
+    kind = MAMBA2 if known.state.startswith(MAMBA2) else known.state
+    # Of a Nemotron-H without the key, releases differ: `NemotronHForCausalLMConfig`.
+    stored = said if said in DTYPES or (kind == MAMBA2 and not said) else dtype
+    return State(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
+
+
+def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
+    """Return the kind of each layer of a known hybrid architecture."""
+    if known.single:
+        return pattern_of(text, "hybrid_override_pattern", layers)
+    if kinds := text.texts("layer_types"):
+        if len(kinds) != layers:
+            text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+        return tuple(_NAMES.get(kind, kind) for kind in kinds)
+    if known.every:
+        listed = text.data.get("full_attn_idxs")
+        return tuple(FULL if isinstance(listed, list) and one in listed else known.every for one in range(layers))
+    usual = known.defaults.get("attn_layer_period", _INTERVAL)
+    each = text.number("attn_layer_period", "full_attention_interval", default=usual, most=_MOST)
+    offset = text.number("attn_layer_offset", default=known.defaults.get("attn_layer_offset", each - 1), least=0)
+    return tuple(FULL if index % each == offset else LINEAR for index in range(layers))
+
+
+def pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
+    """Read a pattern of letters, one for each layer."""
+    letters = text.text(key)
+    if len(letters) != layers or not set(letters) <= set(LETTERS):
+        text.wrong(key, f"is {letters[:40]!r}, not {layers} of the letters {' '.join(LETTERS)}")
+        return ()
+    return tuple(LETTERS[letter] for letter in letters)
