@@ -14,7 +14,9 @@ FULL, LINEAR = "full_attention", "linear_attention"
 
 
 REQUIRED: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
+    "glm4_moe_lite": {"first_k_dense_replace": 1},
     "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
     "nemotron": {"num_key_value_heads": 32},
     "nemotron_h": {"hybrid_override_pattern": "ME*-", "use_conv_bias": True},
@@ -107,6 +109,12 @@ SAID = {
         "Qwen3MoeForCausalLM", num_experts=9, moe_intermediate_size=96, decoder_sparse_step=2, head_dim=128
     ),
     "local experts": named("MixtralForCausalLM", num_local_experts=4, intermediate_size=512),
+    "DeepSeek V2-Lite": named(
+        "DeepseekV2ForCausalLM", q_lora_rank=None, first_k_dense_replace=1, moe_intermediate_size=512
+    ),
+    "DeepSeek, every second": named(
+        "DeepseekV3ForCausalLM", moe_layer_freq=2, n_routed_experts=16, intermediate_size=1024, moe_intermediate_size=64
+    ),
     "GLM, two dense": named(
         "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
     ),

@@ -33,6 +33,9 @@ ARCHITECTURES = {
     "jamba": "JambaForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "lfm2_moe": "Lfm2MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
 }
 STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
@@ -61,6 +64,11 @@ class Draw:
     def windowed(self) -> bool:
         """Whether layers have a sliding window."""
         return bool(self.text.get("sliding_window"))
+
+    @property
+    def latent(self) -> bool:
+        """Whether it has multi-head latent attention."""
+        return "kv_lora_rank" in self.text
 
     @property
     def text(self) -> dict[str, Any]:
@@ -143,6 +151,7 @@ def draws() -> list[Draw]:
             _draw(random, _stateful(random, kind, 1), "auto", states=states)
             for kind, states in (("nemotron_h", "float32"), ("granitemoehybrid", "float32"), ("jamba", "float16"))
         ),
+        *_with_latents(random),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -225,6 +234,47 @@ def _windowed(random: Random, ranks: int, pattern: int = 0) -> dict[str, Any]:
     if kind == "gpt_oss":
         text |= {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64}
     return text if kind == "mistral" else text | {"layer_types": kinds}
+
+
+def _with_latents(random: Random) -> list[Draw]:
+    """Draw models with latent attention: each kind of GPU has kernels, and block sizes, of its own."""
+    gpus = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
+    return [
+        *(_draw(random, _latent(random), dtype, capability=gpu) for gpu in gpus for dtype in ("auto", "fp8")),
+        *(_draw(random, _latent(random), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8", "fp8_e5m2")),
+        *(_draw(random, _latent(random, kind="glm4_moe_lite"), dtype, capability=(10, 0)) for dtype in ("auto", "fp8")),
+        *(_draw(random, _latent(random, 448), dtype, capability=gpu) for dtype in ("auto", "fp8") for gpu in gpus[2:4]),
+        _draw(random, _latent(random, 192), "auto"),
+        _draw(random, _latent(random) | {"num_hidden_layers": 12}, "turboquant_k8v4"),
+        _draw(random, _latent(random, kind="deepseek_v2") | {"v_head_dim": 64}, "auto"),
+        *(_draw(random, _latent(random), dtype, stages=2) for dtype in ("auto", "fp8")),
+        *(_draw(random, _latent(random, kind="deepseek_v3"), dtype, tokens=1) for dtype in ("auto", "fp8")),
+    ]
+
+
+def _latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
+    kind = kind or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
+    return SMALL | {
+        "model_type": kind,
+        "architectures": [ARCHITECTURES[kind]],
+        "num_hidden_layers": random.choice((2, 3, 5, 12)),
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "q_lora_rank": random.choice((None, 64)),
+        "kv_lora_rank": rank or random.choice((256, 512)),
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 192 if kind == "glm4_moe_lite" else random.choice((64, 128)),
+        "v_head_dim": 256 if kind == "glm4_moe_lite" else 128,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1,
+        "dtype": "bfloat16",
+    }
 
 
 def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, Any]:

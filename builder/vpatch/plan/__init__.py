@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -28,16 +28,35 @@ DELTA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "mamba1", "mamba2", "con
 
 
 @dataclass(frozen=True)
+class Latent:
+    """The sizes of multi-head latent attention (MLA), in elements of a token.
+
+    All heads share a vector of `rank` + `rope`, from which each makes its key, of `nope` + `rope`, and its value.
+    `queries` is the rank of what makes the queries; 0: one matrix makes them.
+    """
+
+    rank: int
+    rope: int
+    nope: int
+    value: int
+    queries: int
+
+
+@dataclass(frozen=True)
 class Attention:
-    """The shape of each full-attention layer, before tensor parallelism."""
+    """The shape of each full-attention layer, before tensor parallelism.
+
+    With a `latent`, the KV cache has one vector of `head_size` for a token instead of keys and values.
+    """
 
     heads: int
     kv_heads: int
     head_size: int
+    latent: Latent | None = None
 
     def shard(self, ranks: int) -> Attention:
         """Return the part of one of `ranks` GPUs; KV heads that are fewer than GPUs are copied."""
-        return Attention(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_size)
+        return replace(self, heads=self.heads // ranks, kv_heads=max(1, self.kv_heads // ranks))
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,9 @@ class Weights:
     decoding only; each pipeline stage holds `other`. `source` names where the numbers come from. `exact`: they are
     sizes of tensors. `summed`: their sum is known, even if the parts are estimates. `guessed`: the shapes are known,
     not how the checkpoint stores them, so that the bytes only serve to split a sum.
+
+    Each rank of tensor parallelism holds `whole` bytes of all layers undivided, which are in `layers`. When it loads,
+    vLLM adds `added` bytes to each layer: latent attention's `kv_b_proj` in the model's type, if it is quantized.
     """
 
     layers: tuple[int, ...]
@@ -109,6 +131,8 @@ class Weights:
     exact: bool = True
     summed: bool = True
     guessed: bool = False
+    whole: int = 0
+    added: int = 0
 
     @property
     def loaded(self) -> int:
@@ -174,6 +198,7 @@ class Architecture:
     `state_dtype` is the key of their dtype, without which it is the model's. `single`: a layer is a mixer or an MLP,
     not both. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the number, of
     shared experts. `mlp` is how many matrices a dense layer and an expert have.
+    `latent`: it has multi-head latent attention.
     """
 
     names: Sequence[str]
@@ -193,6 +218,7 @@ class Architecture:
     gated: bool = False
     shared: str = ""
     mlp: int = 3
+    latent: bool = False
 
     @property
     def hybrid(self) -> bool:

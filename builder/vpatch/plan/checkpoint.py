@@ -20,6 +20,7 @@ from vpatch.plan import (
     Architecture,
     Attention,
     Experts,
+    Latent,
     Model,
     Rope,
     weights,
@@ -102,7 +103,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         name=name,
         architecture=architecture,
         layers=(FULL,) * layers,
-        attention=_attention(text, defaults),
+        attention=_latent(text, defaults) if known.latent else _attention(text, defaults),
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
         max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
@@ -114,6 +115,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         window=window,
         rope=_rope(text),
         unknown=unknown,
+        bounded=not (unknown and known.latent),
     )
     return model if unknown else replace(model, layers=_kinds(text, known, layers, window))
 
@@ -134,6 +136,10 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
+    if known.latent and text.nulled("kv_lora_rank"):
+        reasons.append("attention is not latent: kv_lora_rank is null")
+    if known.latent and text.has("index_topk"):
+        reasons.append("an indexer selects the tokens that attention sees, and keeps keys of its own")
     return tuple(reasons)
 
 
@@ -168,6 +174,16 @@ def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
     if size == 0:
         text.wrong("hidden_size", f"leaves nothing for each of {heads} heads")
     return Attention(heads, kv_heads, size)
+
+
+def _latent(text: Fields, defaults: Mapping[str, int]) -> Attention:
+    """As vLLM's `MLAAttention`, whose layers have one KV head."""
+    keys = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    rank, rope, nope, value = (text.number(key, default=defaults[key], most=_HEADS) for key in keys)
+    ranked = 0 if text.nulled("q_lora_rank") else defaults["q_lora_rank"]
+    queries = text.number("q_lora_rank", default=ranked, least=0, most=_HEADS)
+    latent = Latent(rank, rope, nope, value, queries)
+    return Attention(text.number("num_attention_heads", most=_HEADS), 1, rank + rope, latent)
 
 
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:

@@ -55,6 +55,13 @@ class Arithmetic:
     block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
     exports_states: Sequence[str] = ()  # kinds of states that are kept during a prefill, too, in one more block
     scales_yarn: bool = True  # multiplies the original length by YaRN's factor
+    # Latent attention: sizes of vectors that have other kernels than Triton's, parts of keys without positions that
+    # FlashInfer takes, and whether it asks if the GPU has what Triton's kernel for FP8 needs.
+    latent_sizes: Sequence[int] = (320, 576)
+    flashinfer_nopes: Sequence[int] = (64, 128)
+    checks_latent_fp8: bool = False
+    latent_heads: Sequence[Sequence[int]] = ()  # `nope`, `rope` and `value` that its prompts' kernels take; empty: all
+    lacks: Sequence[str] = ("Glm4MoeLiteForCausalLM",)  # architectures that its transformers does not know
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 

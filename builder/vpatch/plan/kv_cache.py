@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
 from vpatch.plan import ATTENTIVE, BOTH, FULL, MAMBA2, SLIDING, STATEFUL, Attention, Model
+from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -156,6 +157,8 @@ def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequenc
     aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
     # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
     block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
+    if latent := attention.latent:
+        block_size = mla.block_size(attention, latent, deployment)
     unquantized = _token_bytes(attention, "auto", model.dtype)
     sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
     blocks = tuple(block_size * size for size in sizes)
@@ -167,7 +170,8 @@ def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
     if kv_cache_dtype in TURBOQUANT:
         return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
     stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
-    return 2 * attention.kv_heads * attention.head_size * DTYPE_BYTES[stored]
+    vectors = attention.kv_heads * (1 if attention.latent else 2)
+    return vectors * attention.head_size * DTYPE_BYTES[stored]
 
 
 def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
@@ -251,6 +255,11 @@ def _check(model: Model, deployment: Deployment) -> None:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
         meant = did_you_mean(nearest(deployment.kv_cache_dtype, dtypes), " ")
         problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(dtypes)}"))
+    if model.architecture in arithmetic_of(deployment.vllm).lacks:
+        where, cause = f"{model.architecture} on vLLM {deployment.vllm}", "the transformers that it requires has none"
+        problems.append(Problem("no such architecture", where, cause))
+    if latent := model.attention.latent:
+        problems += mla.refused(model.attention, latent, deployment)
     divided = {"attention heads": model.attention.heads}
     if model.attention.kv_heads > ranks:
         divided["KV heads"] = model.attention.kv_heads

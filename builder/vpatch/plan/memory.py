@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from vpatch.plan import GIB, MIB, Model, Weights
+from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
@@ -116,6 +117,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
             *(_libraries(deployment), _activations(model, deployment, samples=stage.stop == len(model.layers))),
             *(*graphs, CONTEXT),
             *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
+            *_latent(model, deployment),
         )
         rest = exactly(requested) - added(item for item in items if item.counted)
         given = deployment.kv_cache_memory_bytes
@@ -125,13 +127,14 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
 
 def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
     """A stage's part of the checkpoint: its layers, embeddings on the first stage, the head on the last."""
-    size = weights.other + sum(weights.layers[stage.start : stage.stop])
+    size = weights.other + sum(weights.layers[stage.start : stage.stop]) + weights.added * len(stage)
     size += 0 if deployment.language_model_only else weights.vision
     if stage.start == 0:
         size += weights.embedding
     if stage.stop == len(weights.layers):
         size += weights.head + (weights.draft if deployment.speculative_tokens else 0)
-    size = ceil(size / deployment.tensor_parallel_size)
+    whole = weights.whole * len(stage) // len(weights.layers)
+    size = ceil((size - whole) / deployment.tensor_parallel_size) + whole
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
     margin = 0.1 if model.quantization else 0.02  # plan can only guess what a checkpoint leaves unquantized
     known = known and deployment.tensor_parallel_size == 1  # small tensors are copied, not divided
@@ -153,11 +156,16 @@ def _libraries(deployment: Deployment) -> Item:
 
 def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item:
     """The largest of vLLM's profiling steps: the decoder's longest batch, an image, and sampling on the last stage."""
+    ranks = deployment.tensor_parallel_size
     candidates = {f"{deployment.max_num_batched_tokens:,} tokens in the decoder": _decoder(model, deployment)}
     if samples:
         rows = f"sampling for {deployment.max_num_seqs:,} requests"
         logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
         candidates[rows] = logits + _held(model, deployment)
+    if latent := model.attention.latent:
+        tokens, heads = mla.context(model.attention, latent, deployment), model.attention.shard(ranks).heads
+        size = tokens * heads * (latent.nope + latent.value) * DTYPE_BYTES[model.dtype]
+        candidates[f"keys and values of {tokens:,} cached tokens"] = size + _held(model, deployment)
     if model.vision and not deployment.language_model_only:
         image = IMAGE_ON_HOPPER if deployment.gpu.capability == HOPPER else IMAGE
         candidates["the largest image in the vision tower"] = image
@@ -181,8 +189,11 @@ def _held(model: Model, deployment: Deployment) -> int:
 
 def _decoder(model: Model, deployment: Deployment) -> int:
     """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results."""
-    ranks, mixers = deployment.tensor_parallel_size, []
-    mixers.append((2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size)
+    ranks, attention, mixers = deployment.tensor_parallel_size, model.attention, []
+    if latent := attention.latent:
+        mixers.append(attention.heads * (latent.nope + latent.rope + latent.value))
+    else:
+        mixers.append((2 * attention.heads + 2 * attention.kv_heads) * attention.head_size)
     if experts := model.experts:
         mixers.append(experts.per_token * (experts.matrices * experts.intermediate_size + model.hidden_size))
     else:
@@ -222,6 +233,15 @@ def counts_graphs(model: Model, deployment: Deployment) -> bool:
     variables = dict(variable.partition("=")[::2] for variable in deployment.environment)
     counts = bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
     return counts and not in_second_runner(model, deployment.vllm)
+
+
+def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:
+    """The workspace of `MLACommonMetadataBuilder`, for cached tokens of prompts that go on."""
+    if latent := model.attention.latent:
+        tokens = mla.context(model.attention, latent, deployment)
+        size = tokens * model.attention.head_size * DTYPE_BYTES[model.dtype]
+        because = f"latents of {tokens:,} cached tokens; reserved after the KV cache is sized"
+        yield Item("MLA workspace", exactly(size), because, counted=False)
 
 
 def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[Item]:

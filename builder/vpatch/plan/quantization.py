@@ -14,6 +14,7 @@ COMPRESSED = "compressed-tensors"
 # Modules that vLLM has as one, by the name of each part: configs name either.
 _FUSED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    **dict.fromkeys(("q_a_proj", "kv_a_proj_with_mqa"), "fused_qkv_a_proj"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
     **dict.fromkeys(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"),
     **dict.fromkeys(("in_proj_b", "in_proj_a"), "in_proj_ba"),

@@ -70,7 +70,7 @@ def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str
 def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
     vllm, dtype, capability = deployment.vllm.release, deployment.kv_cache_dtype, deployment.gpu.capability or _ANY
     in_flashinfer = model.attention.head_size in _FLASHINFER_HEADS
-    if vllm >= (0, 24) and dtype in FP8 and capability < _ADA and not in_flashinfer:
+    if (vllm >= (0, 24) or model.attention.latent) and dtype in FP8 and capability < _ADA and not in_flashinfer:
         cause = "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size"
         yield f"--kv-cache-dtype {dtype}", cause
     if vllm >= (0, 33) and dtype in {"bfloat16", "float16"} - {model.dtype}:

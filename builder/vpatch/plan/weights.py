@@ -24,6 +24,8 @@ from vpatch.plan import (
     STATEFUL,
     VISION_DEFAULTS,
     Architecture,
+    Attention,
+    Latent,
     Model,
     Weights,
 )
@@ -130,6 +132,8 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
             parts["embedding" if _EMBEDDING.search(name) else "other"] += size
     embedding, head, other = parts["embedding"], parts["head"], parts["other"]
     summed = Weights(tuple(layers), embedding, head, other, parts["vision"], parts["draft"], source)
+    if estimated := model.weights:
+        summed = replace(summed, whole=estimated.whole, added=estimated.added)
     return replace(model, weights=summed)
 
 
@@ -148,23 +152,25 @@ def _check_layers(model: Model, names: Iterable[str], source: str) -> None:
 
 
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
-    """Split `total` bytes as an estimate is split, or evenly over the layers; `whole`: the draft layers are in it."""
+    """Split `total` bytes as an estimate is split, or evenly over the layers; `whole`: of a checkpoint, with drafts."""
     parts = estimated or Weights((1,) * len(model.layers))
     of = parts.loaded + (parts.draft if whole else 0)
     names = ("embedding", "head", "other", "vision", *(("draft",) if whole else ()))
     shares = {name: getattr(parts, name) * total // of for name in names}
     layers = tuple(size * total // of for size in parts.layers)
     split = replace(parts, layers=layers, **shares, source=source, exact=False, summed=True, guessed=False)
+    split = replace(split, whole=parts.whole * total // of, added=parts.added if whole else 0)
     left = total - split.loaded - (split.draft if whole else 0)
     return replace(split, other=split.other + left)
 
 
 class _Part(NamedTuple):
-    """Parameters under one name; those of a linear layer may be quantized."""
+    """Parameters under one name; those of a linear layer may be quantized. `whole`: ranks do not divide it."""
 
     name: str
     parameters: int
     linear: bool = True
+    whole: bool = False
 
 
 def estimate(
@@ -188,6 +194,10 @@ def estimate(
         kinds = (FULL, MOE) if known.single else (FULL,)
         return sum(layer(len(model.layers) + index, kind, names) for kind in kinds) + stored(joining, names)
 
+    def whole(index: int) -> int:
+        parts = _layer(model, text, known, index, model.layers[index])
+        return sum(stored(part, [f"{name}.{index}" for name in LAYER_NAMES]) for part in parts if part.whole)
+
     kinds = enumerate(model.layers)
     layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
     table = model.vocab_size * model.hidden_size
@@ -199,7 +209,20 @@ def estimate(
     draft = sum(map(draft_layer, range(model.draft_layers)))
     sizes = tuple(layers), embedding, output, other, vision, draft
     source = "estimated from the shapes in the config"
-    return Weights(*sizes, source=source, exact=False, summed=False, guessed=guessed)
+    replicated = sum(map(whole, range(len(model.layers))))
+    added = _added(model, quantization)
+    found = Weights(*sizes, source=source, exact=False, summed=False, guessed=guessed)
+    return replace(found, whole=replicated, added=added)
+
+
+def _added(model: Model, quantization: Quantization | None) -> int:
+    """Bytes that `MLAAttention.process_weights_after_loading` makes of a layer's quantized `kv_b_proj`, in 16 bits."""
+    latent, index = model.attention.latent, len(model.layers) - 1
+    if latent is None or quantization is None:
+        return 0
+    names = [f"{name}.{index}.self_attn.kv_b_proj" for name in LAYER_NAMES]
+    parameters = latent.rank * model.attention.heads * (latent.nope + latent.value)
+    return round(parameters * BF16.size) if quantization.scheme(names) else 0
 
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
@@ -224,16 +247,18 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
         if known.shared == "n_shared_experts":
-            width *= experts.intermediate_size
+            name, width = "mlp.shared_experts", width * experts.intermediate_size
         elif known.shared == "shared_expert_intermediate_size":
+            name = "mlp.shared_expert"
             yield _Part("mlp.shared_expert_gate", hidden)
         else:
+            name = "mlp.shared_expert" + "s" * known.single
             width *= text.number("n_shared_experts", default=1, least=0)
-        yield from _mlp(known, "mlp.shared_expert" + "s" * known.single, hidden, width)
+        yield from _mlp(known, name, hidden, width)
 
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
-    """Whether a layer of a model with experts has none, as in vLLM's Qwen and GLM models."""
+    """Whether a layer of a model with experts has none, as in vLLM's Qwen, GLM and DeepSeek models."""
     listed, step = text.data.get("mlp_only_layers"), text.number("decoder_sparse_step", default=1)
     usual = known.defaults.get("first_k_dense_replace", 0)
     first = text.number("first_k_dense_replace", "num_dense_layers", default=usual, least=0)
@@ -241,13 +266,18 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     offset = text.number("expert_layer_offset", default=known.defaults.get("expert_layer_offset", 0), least=0)
     if index % each != offset % each:  # as in Jamba
         return True
-    return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
+    if index < first or (isinstance(listed, list) and index in listed):
+        return True
+    return (index + 1) % step != 0 or index % text.number("moe_layer_freq", default=1) != 0
 
 
 def _mixer(model: Model, text: Fields, known: Architecture, kind: str) -> Iterator[_Part]:
     hidden = model.hidden_size
     if kind != LINEAR:
         attention = model.attention
+        if attention.latent:
+            yield from _latent(attention, attention.latent, hidden)
+            return
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
         widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
         yield from (_Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
@@ -269,6 +299,19 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str) -> Iterat
         rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
         # Projections of the time step, and others; its matrix A is in float32.
         yield _Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
+
+
+def _latent(attention: Attention, latent: Latent, hidden: int) -> Iterator[_Part]:
+    heads, queries = attention.heads, latent.queries
+    query = heads * (latent.nope + latent.rope)
+    if queries:
+        yield _Part("self_attn.q_a_proj", hidden * queries, whole=True)
+        yield _Part("self_attn.q_b_proj", queries * query)
+    else:
+        yield _Part("self_attn.q_proj", hidden * query)
+    yield _Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
+    yield _Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
+    yield _Part("self_attn.o_proj", heads * latent.value * hidden)
 
 
 def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:

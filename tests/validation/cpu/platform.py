@@ -7,12 +7,12 @@ extensions and no device.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 GIB = 1 << 30
 ASKED_ON_IMPORT = (
@@ -72,10 +72,10 @@ def pretend_h100() -> None:
         return
     _pretended.append("H100")
     stand_in_for_torchvision()
-    for name in ("_C", "_C_stable_libtorch", "_moe_C"):
+    for name in ("_C", "_C_stable_libtorch", "_moe_C", "_flashmla_C", "_flashmla_extension_C"):
         _stand_in(f"vllm.{name}")
     flash = {
-        "flash_attn_varlen_func": None,
+        "flash_attn_varlen_func": lambda *_: None,  # which latent attention asks for
         "compile_flash_attn_varlen_func_from_specs": None,
         "get_scheduler_metadata": None,
         "fa_version_unsupported_reason": lambda _version, _device=None: None,
@@ -167,6 +167,21 @@ def stand_in_for_flashinfer() -> None:
     from vllm.v1.attention.backends import flashinfer
 
     flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # since 0.33 a layer makes it, in CUDA memory
+
+
+def import_latent_attention() -> None:
+    """Import kernels of latent attention that make a workspace in CUDA memory when they are imported or built."""
+    import torch
+
+    def on_meta(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *sizes, **options: make(*sizes, **options | {"device": "meta"})
+
+    with patch.multiple(torch, zeros=on_meta(torch.zeros), empty=on_meta(torch.empty)):
+        for name in ("flashinfer_mla", "cutlass_mla"):
+            import_module(f"vllm.v1.attention.backends.mla.{name}")
+    from vllm.v1.worker import workspace
+
+    workspace._manager = SimpleNamespace(get_simultaneous=lambda *specs: [None] * len(specs))
 
 
 def name_activations() -> None:

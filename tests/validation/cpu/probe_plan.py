@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
 from tests.validation.cpu.platform import (
+    import_latent_attention,
     name_activations,
     pretend_capability,
     stand_in_for_diskcache,
@@ -165,6 +166,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     """Run every case of the file."""
     stand_in_for_diskcache()
     stand_in_for_flashinfer()
+    import_latent_attention()
     one_rank(home)
     name_activations()
     found = []

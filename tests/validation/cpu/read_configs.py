@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import name_activations, pretend_h100, single_rank
+from tests.validation.cpu.platform import name_activations, pretend_capability, pretend_h100, single_rank
 from tests.validation.cpu.probing import engine_config, layers_of
 
 
@@ -18,7 +18,7 @@ def dtype(value: Any) -> str:
 
 def attention(layer: Any) -> list[Any]:
     """Return the heads, KV heads, head size and window of an attention layer."""
-    return [layer.num_heads, layer.num_kv_heads, layer.head_size, layer.sliding_window]
+    return [layer.num_heads, layer.num_kv_heads, layer.head_size, getattr(layer, "sliding_window", None)]
 
 
 def state(layer: Any) -> list[Any]:
@@ -36,10 +36,10 @@ def look(folder: Path) -> dict[str, Any]:
     config = engine_config(str(folder), max_model_len=None, max_num_batched_tokens=None, enforce_eager=True)
     model = config.model_config
     config.device_config.device = torch.device("meta")  # where vLLM lets transformers build the model
+    torch.set_default_dtype(model.dtype)
     layers = layers_of(config)
     config.compilation_config.static_forward_context.clear()
     kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
-    torch.set_default_dtype(model.dtype)
     with set_current_vllm_config(config), torch.device("meta"):
         built = kind(vllm_config=config)
     torch.set_default_dtype(torch.float32)
@@ -59,6 +59,7 @@ def look(folder: Path) -> dict[str, Any]:
 def main(home: Path) -> None:
     """Print the model, or the error, for every folder with a config below `home`."""
     pretend_h100()
+    pretend_capability(9, 0)  # with FlashAttention 3
     import torch
 
     torch.cuda.Event = object  # made if there are shared experts
