@@ -19,6 +19,7 @@ from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
 from tests.validation.cpu.platform import (
     name_activations,
     pretend_capability,
+    register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
 )
@@ -167,6 +168,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     stand_in_for_flashinfer()
     one_rank(home)
     name_activations()
+    register_nemotron_h()
     found = []
     for case in json.loads(Path(cases).read_text()):
         with tempfile.TemporaryDirectory(dir=home) as folder:
