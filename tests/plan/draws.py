@@ -39,6 +39,7 @@ ARCHITECTURES = {
 }
 STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
+WITHOUT_STATES = {"layer_types": ["attention"] * 3}  # as in Granite 4 micro
 # As small as possible, since no size depends on it.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -152,6 +153,7 @@ def draws() -> list[Draw]:
             for kind, states in (("nemotron_h", "float32"), ("granitemoehybrid", "float32"), ("jamba", "float16"))
         ),
         *_with_latents(random),
+        _draw(random, _stateful(random, "granitemoehybrid", 1) | {"num_hidden_layers": 3} | WITHOUT_STATES, "auto"),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -349,7 +351,7 @@ def _stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
         text |= {"attn_layer_period": each, "attn_layer_offset": each - 1, "num_experts": random.choice((1, 8))}
     if "lfm2" in kind:
         text |= {"layer_types": [FULL if kind == FULL else "conv" for kind in kinds], "conv_L_cache": 3}
-        text |= {"conv_dim": text["hidden_size"], "block_dim": text["hidden_size"], "rope_theta": 1e6}
+        text |= dict.fromkeys(("conv_dim", "block_dim"), text["hidden_size"]) | {"block_ff_dim": 64, "rope_theta": 1e6}
     return text | (EXPERTS if kind == "lfm2_moe" else {})
 
 

@@ -93,7 +93,15 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         lambda draw: _some_quantized(draw) and draw.capability[0] == 10 and _in_flashinfer(draw),
     ),
     "the newest transformers of 0.20.2's names the kinds of a Granite 4's layers otherwise": ("==0.20.2", _granite),
+    "plan refuses what works with older transformers only, which does not name these layers hybrid": (
+        ">=0.20,!=0.20.2,<0.24",
+        lambda draw: draw.config["model_type"] == "falcon_h1" and draw.dtype in TURBOQUANT,
+    ),
     "the newest transformers names the kinds of a Granite 4's layers otherwise": (">=0.24,<0.26", _granite),
+    "with it, a Granite 4 without states is taken for a hybrid": (
+        ">=0.26,<0.29",
+        lambda draw: _granite(draw) and "mamba" not in draw.text["layer_types"],
+    ),
     "a cache of another float type than the model's is refused": (
         ">=0.33",
         lambda draw: draw.dtype == "bfloat16" and draw.text["dtype"] == "float16",

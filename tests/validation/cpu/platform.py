@@ -197,6 +197,15 @@ def stand_in_for_diskcache() -> None:
     _stand_in("diskcache", Cache=object)
 
 
+def register_nemotron_h() -> None:
+    """Register the config of Nemotron-H, which checkpoints bring as code, where transformers does not have it."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if "nemotron_h" not in CONFIG_MAPPING_NAMES:
+        AutoConfig.register("nemotron_h", import_module("vllm.transformers_utils.configs.nemotron_h").NemotronHConfig)
+
+
 def stand_in_for_torchvision() -> None:
     """Make torchvision importable without its compiled half, which needs the torch that it was built with."""
     for name in ("_meta_registrations", "_autograd_registrations"):  # they declare operators of that half

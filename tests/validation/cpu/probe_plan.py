@@ -20,6 +20,7 @@ from tests.validation.cpu.platform import (
     import_latent_attention,
     name_activations,
     pretend_capability,
+    register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
 )
@@ -169,6 +170,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     import_latent_attention()
     one_rank(home)
     name_activations()
+    register_nemotron_h()
     found = []
     for case in json.loads(Path(cases).read_text()):
         with tempfile.TemporaryDirectory(dir=home) as folder:
