@@ -192,7 +192,7 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
     hidden, experts = model.hidden_size, model.experts
     yield _Part("norms", 2 * hidden, linear=False)
-    yield from _mixer(model, known, kind)
+    yield from _mixer(model, known, kind, index)
     if experts is None or _is_dense(text, known, index):
         yield from islice(_mlp("mlp", hidden, model.intermediate_size), 3 - known.mlp, None)
         return
@@ -216,11 +216,11 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     return (index + 1) % step != 0 or index % text.number("moe_layer_freq", default=1) != 0
 
 
-def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
+def _mixer(model: Model, known: Architecture, kind: str, index: int) -> Iterator[_Part]:
     if kind == FULL or model.linear is None:
         attention, name = model.attention, "self_attn"
         if attention.latent:
-            yield from _latent(attention, attention.latent, model.hidden_size)
+            yield from _latent(attention, attention.latent, model.hidden_size, index)
             return
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
         widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
@@ -233,7 +233,7 @@ def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
     yield from (_Part(f"{name}.{one}", model.hidden_size * width) for one, width in widths.items())
 
 
-def _latent(attention: Attention, latent: Latent, hidden: int) -> Iterator[_Part]:
+def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> Iterator[_Part]:
     heads, queries = attention.heads, latent.queries
     query = heads * (latent.nope + latent.rope)
     if queries:
@@ -244,6 +244,10 @@ def _latent(attention: Attention, latent: Latent, hidden: int) -> Iterator[_Part
     yield _Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
     yield _Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
     yield _Part("self_attn.o_proj", heads * latent.value * hidden)
+    if index in latent.indexers:
+        yield _Part("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
+        yield _Part("self_attn.indexer.wk", hidden * latent.index, whole=True)
+        yield _Part("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
 
 
 def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
