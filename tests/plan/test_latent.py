@@ -104,7 +104,7 @@ def test_an_indexer_pattern_names_the_layers_that_share() -> None:
     latent = model(named(SPARSE, index_topk_pattern="FFSS")).attention.latent
 
     assert latent
-    assert latent.indexers == {0, 1}
+    assert latent.shares == {2, 3}
     with pytest.raises(Failure, match="index_topk_pattern is no text and no list"):
         model(named(SPARSE, index_topk_pattern=3))
 

@@ -24,8 +24,8 @@ class Latent:
     """The sizes of multi-head latent attention (MLA), in elements of a token.
 
     All heads share a vector of `rank` + `rope`, from which each makes its key, of `nope` + `rope`, and its value.
-    `queries` is the rank of what makes the queries; 0: one matrix makes them. With sparse attention (DSA), layers in
-    `indexers` select tokens for themselves and the next ones, by a key of `index` elements and `index_heads` queries.
+    `queries` is the rank of what makes the queries; 0: one matrix makes them. With sparse attention (DSA), a
+    layer has an indexer, with a key of `index` elements and `index_heads` queries, or `shares` that of one before it.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Latent:
     queries: int
     index: int = 0
     index_heads: int = 0
-    indexers: frozenset[int] = frozenset()
+    shares: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

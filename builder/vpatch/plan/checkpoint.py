@@ -180,19 +180,19 @@ def _latent(text: Fields, defaults: Mapping[str, int]) -> Attention:
     if text.has("index_topk") or "index_head_dim" in defaults:
         size = text.number("index_head_dim", default=defaults.get("index_head_dim"), most=_HEADS)
         each = text.number("index_n_heads", default=defaults.get("index_n_heads"), most=_HEADS)
-        latent = replace(latent, index=size, index_heads=each, indexers=_indexers(text))
+        latent = replace(latent, index=size, index_heads=each, shares=_sharing(text))
     return Attention(text.number("num_attention_heads", most=_HEADS), 1, rank + rope, latent)
 
 
-def _indexers(text: Fields) -> frozenset[int]:
-    """As vLLM's `DeepseekV2MLAAttention`: the others take what the last one before them has selected."""
+def _sharing(text: Fields) -> frozenset[int]:
+    """Return the layers that take the tokens that an earlier one has selected, as in `DeepseekV2MLAAttention`."""
     layers, pattern = range(text.number("num_hidden_layers", most=_LAYERS)), text.data.get("index_topk_pattern")
     if isinstance(pattern, str | list):
-        return frozenset(index for index in layers if list(pattern)[index : index + 1] != ["S"])
+        return frozenset(index for index in layers if list(pattern)[index : index + 1] == ["S"])
     if pattern is not None:
         text.wrong("index_topk_pattern", "is no text and no list")
     each, first = (text.number(f"index_{key}", default=n, most=_LAYERS) for key, n in _SHARING.items())
-    return frozenset(index for index in layers if max(index - first + 1, 0) % each == 0)
+    return frozenset(index for index in layers if max(index - first + 1, 0) % each)
 
 
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:

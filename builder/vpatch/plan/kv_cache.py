@@ -145,7 +145,7 @@ def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequenc
     count = stages[-1].stop
     if latent := attention.latent:
         block_size = mla.block_size(attention, latent, deployment)
-        indexers = [mla.indexers(model, latent, deployment, stage) for stage in stages]
+        indexers = [mla.indexers(latent, deployment, stage) for stage in stages]
         sizes = [size + number * each for size, (number, each) in zip(sizes, indexers, strict=True)]
         count += sum(number for number, _ in indexers)  # they are layers of their own
     blocks = tuple(block_size * size for size in sizes)

@@ -56,12 +56,12 @@ def packed(attention: Attention, latent: Latent, deployment: Deployment) -> int:
     return 0 if flashinfer else _PACKED
 
 
-def indexers(model: Model, latent: Latent, deployment: Deployment, layers: range) -> tuple[int, int]:
-    """Return how many layers have an indexer, as each draft layer does, and the bytes of a token in it."""
+def indexers(latent: Latent, deployment: Deployment, layers: range) -> tuple[int, int]:
+    """Return how many layers have an indexer, and the bytes of a token in it."""
     if not latent.index:
         return 0, 0
     shared = arithmetic_of(deployment.vllm).shares_indexers
-    count = sum(not shared or index in latent.indexers or index >= len(model.layers) for index in layers)
+    count = sum(not shared or index not in latent.shares for index in layers)
     return count, latent.index + latent.index // _SCALED * _SCALE
 
 

@@ -244,7 +244,7 @@ def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> It
     yield _Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
     yield _Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
     yield _Part("self_attn.o_proj", heads * latent.value * hidden)
-    if index in latent.indexers:
+    if latent.index and index not in latent.shares:
         yield _Part("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
         yield _Part("self_attn.indexer.wk", hidden * latent.index, whole=True)
         yield _Part("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
