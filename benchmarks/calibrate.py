@@ -84,8 +84,15 @@ def model(record: dict[str, Any], start: Start) -> Model:
         drafts = start.arguments.get("speculative_config")
         if weights is None or drafts:
             raise Failure(Problem("unknown weights", record["model"], "vLLM did not print them by themselves"))
-        found = replace(with_total(found, weights), quantization=record["quantization"])
+        found = replace(_weighing(found, weights, record["tensor_parallel_size"]), quantization=record["quantization"])
     return replace(found, vision=found.vision and not record["language_model_only"])
+
+
+def _weighing(found: Model, weights: float, ranks: int) -> Model:
+    """Return the model with the weights of which each rank of tensor parallelism has so many GiB."""
+    split = with_total(found, weights * ranks).weights
+    assert split  # noqa: S101 - for mypy
+    return with_total(found, weights * ranks / (1 + (ranks - 1) * split.whole / split.loaded))
 
 
 def card(record: dict[str, Any]) -> Gpu:

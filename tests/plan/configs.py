@@ -15,6 +15,7 @@ FULL, LINEAR = "full_attention", "linear_attention"
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 6},
+    "deepseek_v32": {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128},
     "glm4_moe": {"head_dim": 128},
     "glm4_moe_lite": {"first_k_dense_replace": 1},
     "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
@@ -115,6 +116,16 @@ SAID = {
     "DeepSeek, every second": named(
         "DeepseekV3ForCausalLM", moe_layer_freq=2, n_routed_experts=16, intermediate_size=1024, moe_intermediate_size=64
     ),
+    "Kimi K2": named(
+        "DeepseekV3ForCausalLM",
+        model_type="kimi_k2",
+        max_position_embeddings=131_072,
+        n_routed_experts=12,
+        moe_intermediate_size=64,
+        num_nextn_predict_layers=0,
+        rope_scaling={"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    ),
+    "GLM-5.2": named("GlmMoeDsaForCausalLM", num_hidden_layers=8, index_topk_freq=4, index_skip_topk_offset=3),
     "GLM, two dense": named(
         "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
     ),

@@ -36,12 +36,17 @@ ARCHITECTURES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
 }
 STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 WITHOUT_STATES = {"layer_types": ["attention"] * 3}  # as in Granite 4 micro
 # As small as possible, since no size depends on it.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
+# An indexer in the first two layers, and in each second one of the others.
+SPARSE = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "q_lora_rank": 64, "num_hidden_layers": 9}
+SPARSE |= {"index_topk_freq": 2, "index_skip_topk_offset": 2}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
@@ -251,6 +256,15 @@ def _with_latents(random: Random) -> list[Draw]:
         _draw(random, _latent(random, kind="deepseek_v2") | {"v_head_dim": 64}, "auto"),
         *(_draw(random, _latent(random), dtype, stages=2) for dtype in ("auto", "fp8")),
         *(_draw(random, _latent(random, kind="deepseek_v3"), dtype, tokens=1) for dtype in ("auto", "fp8")),
+        *(
+            _draw(random, _latent(random, 512, kind) | SPARSE, dtype, ranks, capability=gpu)
+            for kind in ("deepseek_v32", "glm_moe_dsa")
+            for ranks, gpu in ((1, (9, 0)), (2, (10, 0)))
+            for dtype in ("auto", "bfloat16", "fp8")
+        ),
+        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "auto", stages=2),
+        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
+        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
     ]
 
 
@@ -265,8 +279,12 @@ def _latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
         "q_lora_rank": random.choice((None, 64)),
         "kv_lora_rank": rank or random.choice((256, 512)),
         "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 192 if kind == "glm4_moe_lite" else random.choice((64, 128)),
-        "v_head_dim": 256 if kind == "glm4_moe_lite" else 128,
+        "qk_nope_head_dim": 192
+        if kind.startswith("glm")
+        else 128
+        if kind == "deepseek_v32"
+        else random.choice((64, 128)),
+        "v_head_dim": 256 if kind.startswith("glm") else 128,
         "n_routed_experts": 8,
         "n_shared_experts": 1,
         "num_experts_per_tok": 2,

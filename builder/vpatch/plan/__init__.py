@@ -32,7 +32,8 @@ class Latent:
     """The sizes of multi-head latent attention (MLA), in elements of a token.
 
     All heads share a vector of `rank` + `rope`, from which each makes its key, of `nope` + `rope`, and its value.
-    `queries` is the rank of what makes the queries; 0: one matrix makes them.
+    `queries` is the rank of what makes the queries; 0: one matrix makes them. With sparse attention (DSA), a
+    layer has an indexer, with a key of `index` elements and `index_heads` queries, or `shares` that of one before it.
     """
 
     rank: int
@@ -40,6 +41,9 @@ class Latent:
     nope: int
     value: int
     queries: int
+    index: int = 0
+    index_heads: int = 0
+    shares: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ _BESIDE = re.compile(
     "|cross_attention|is_encoder_decoder",
     re.IGNORECASE,
 )
+_SHARING = {"topk_freq": 1, "skip_topk_offset": 2}  # by default, each layer has an indexer
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 
@@ -138,8 +139,6 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
         reasons.append("attention is chunked")
     if known.latent and text.nulled("kv_lora_rank"):
         reasons.append("attention is not latent: kv_lora_rank is null")
-    if known.latent and text.has("index_topk"):
-        reasons.append("an indexer selects the tokens that attention sees, and keeps keys of its own")
     return tuple(reasons)
 
 
@@ -183,7 +182,22 @@ def _latent(text: Fields, defaults: Mapping[str, int]) -> Attention:
     ranked = 0 if text.nulled("q_lora_rank") else defaults["q_lora_rank"]
     queries = text.number("q_lora_rank", default=ranked, least=0, most=_HEADS)
     latent = Latent(rank, rope, nope, value, queries)
+    if text.has("index_topk") or "index_head_dim" in defaults:
+        size = text.number("index_head_dim", default=defaults.get("index_head_dim"), most=_HEADS)
+        each = text.number("index_n_heads", default=defaults.get("index_n_heads"), most=_HEADS)
+        latent = replace(latent, index=size, index_heads=each, shares=_sharing(text))
     return Attention(text.number("num_attention_heads", most=_HEADS), 1, rank + rope, latent)
+
+
+def _sharing(text: Fields) -> frozenset[int]:
+    """Return the layers that take the tokens that an earlier one has selected, as in `DeepseekV2MLAAttention`."""
+    layers, pattern = range(text.number("num_hidden_layers", most=_LAYERS)), text.data.get("index_topk_pattern")
+    if isinstance(pattern, str | list):
+        return frozenset(index for index in layers if list(pattern)[index : index + 1] == ["S"])
+    if pattern is not None:
+        text.wrong("index_topk_pattern", "is no text and no list")
+    each, first = (text.number(f"index_{key}", default=n, most=_LAYERS) for key, n in _SHARING.items())
+    return frozenset(index for index in layers if max(index - first + 1, 0) % each)
 
 
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:

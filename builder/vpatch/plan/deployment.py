@@ -61,7 +61,13 @@ class Arithmetic:
     flashinfer_nopes: Sequence[int] = (64, 128)
     checks_latent_fp8: bool = False
     latent_heads: Sequence[Sequence[int]] = ()  # `nope`, `rope` and `value` that its prompts' kernels take; empty: all
-    lacks: Sequence[str] = ("Glm4MoeLiteForCausalLM",)  # architectures that its transformers does not know
+    flashinfer_sparse_heads: int = 16  # of a rank, up to which sparse attention is FlashInfer's on Blackwell; 0: any
+    shares_indexers: bool = False  # sparse attention has indexers in some layers only
+    fp8_on_blackwell: Sequence[str] = ()  # architectures whose KV cache is FP8 there, unless the type is given
+    lacks: Sequence[str] = (
+        "Glm4MoeLiteForCausalLM",
+        "GlmMoeDsaForCausalLM",
+    )  # architectures that its transformers does not know
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 

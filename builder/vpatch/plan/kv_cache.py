@@ -70,9 +70,12 @@ class Capacity:
 
 def layout(model: Model, deployment: Deployment) -> Layout:
     """Return the layout of a deployment's KV cache; raise `Failure` if the release or the model has no such layout."""
+    deployment = mla.with_default(model, deployment)
     _check(model, deployment)
     attention = model.attention.shard(deployment.tensor_parallel_size)
     per_token = _token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
+    if latent := attention.latent:
+        per_token = mla.packed(attention, latent, deployment) or per_token
     drafts = model.draft_layers if deployment.speculative_tokens else 0
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
     # The layers of multi-token prediction come after all others, on the last stage.
@@ -157,12 +160,16 @@ def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequenc
     aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
     # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
     block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
-    if latent := attention.latent:
-        block_size = mla.block_size(attention, latent, deployment)
     unquantized = _token_bytes(attention, "auto", model.dtype)
     sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
+    count = stages[-1].stop
+    if latent := attention.latent:
+        block_size = mla.block_size(attention, latent, deployment)
+        indexers = [mla.indexers(latent, deployment, stage) for stage in stages]
+        sizes = [size + number * each for size, (number, each) in zip(sizes, indexers, strict=True)]
+        count += sum(number for number, _ in indexers)  # they are layers of their own
     blocks = tuple(block_size * size for size in sizes)
-    return Layout(block_size, block_size * per_token, (stages[-1].stop,), attention_groups=1, bytes_per_block=blocks)
+    return Layout(block_size, block_size * per_token, (count,), attention_groups=1, bytes_per_block=blocks)
 
 
 def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:

@@ -7,9 +7,10 @@ FlashAttention 3, and FlashInfer is required. Kernels differ by compute capabili
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vpatch.errors import Problem
-from vpatch.plan import Attention, Latent
+from vpatch.plan import Attention, Latent, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with kernels of their own
@@ -17,11 +18,16 @@ _TRITON_FP8 = (8, 9)
 # Tokens of a block, by kernel: FLASHMLA, FLASHINFER_MLA and CUTLASS_MLA. Those of FLASH_ATTN_MLA and TRITON_MLA are
 # vLLM's default.
 _FLASHMLA, _FLASHINFER, _CUTLASS, _DEFAULT = 64, 32, 128, 16
+_INDEXER = 64  # of all kernels for sparse attention
+_PACKED = 656  # bytes of a token in FLASHMLA_SPARSE with FP8: `fp8_ds_mla`
+_SCALED, _SCALE = 128, 4  # elements of an indexer's key that share a scale, and its bytes
 _MOST = 64 << 10  # cached tokens whose keys and values are made at once, if there are fewer in a block for each request
 
 
 def block_size(attention: Attention, latent: Latent, deployment: Deployment) -> int:
     """Return the tokens of a block."""
+    if latent.index:
+        return _INDEXER
     traits, major = arithmetic_of(deployment.vllm), (deployment.gpu.capability or (0, 0))[0]
     if attention.head_size not in traits.latent_sizes:
         return _DEFAULT
@@ -30,6 +36,33 @@ def block_size(attention: Attention, latent: Latent, deployment: Deployment) -> 
     if major == _BLACKWELL:
         return _FLASHINFER if latent.nope in traits.flashinfer_nopes else _CUTLASS
     return _DEFAULT
+
+
+def with_default(model: Model, deployment: Deployment) -> Deployment:
+    """Return the deployment with the type that a release takes for its KV cache, if `auto` is not the model's."""
+    blackwell = (deployment.gpu.capability or (0, 0))[0] == _BLACKWELL
+    chosen = blackwell and model.architecture in arithmetic_of(deployment.vllm).fp8_on_blackwell
+    return replace(deployment, kv_cache_dtype="fp8") if chosen and deployment.kv_cache_dtype == "auto" else deployment
+
+
+def packed(attention: Attention, latent: Latent, deployment: Deployment) -> int:
+    """Return a token's bytes in a layer that stores FP8 in its own format, else 0; `attention` is a rank's part."""
+    if not latent.index or deployment.kv_cache_dtype not in FP8:
+        return 0
+    traits, major = arithmetic_of(deployment.vllm), (deployment.gpu.capability or (_HOPPER, 0))[0]
+    nopes = set(traits.flashinfer_nopes) - {min(traits.flashinfer_nopes)}
+    few = traits.flashinfer_sparse_heads
+    flashinfer = major == _BLACKWELL and latent.nope in nopes and (not few or attention.heads <= few)
+    return 0 if flashinfer else _PACKED
+
+
+def indexers(latent: Latent, deployment: Deployment, layers: range) -> tuple[int, int]:
+    """Return how many layers have an indexer, and the bytes of a token in it."""
+    if not latent.index:
+        return 0, 0
+    shared = arithmetic_of(deployment.vllm).shares_indexers
+    count = sum(not shared or index not in latent.shares for index in layers)
+    return count, latent.index + latent.index // _SCALED * _SCALE
 
 
 def context(attention: Attention, latent: Latent, deployment: Deployment) -> int:
@@ -48,7 +81,10 @@ def refused(attention: Attention, latent: Latent, deployment: Deployment) -> Ite
     if traits.latent_heads and heads not in traits.latent_heads:
         where = f"{latent.nope} + {latent.rope} and {latent.value} elements of a key and a value"
         yield Problem("no kernel for latent attention", where, f"vLLM {deployment.vllm} has none for prompts")
-    if dtype in TURBOQUANT or dtype == "fp8_e5m2":
+    if latent.index and capability[0] not in {_HOPPER, _BLACKWELL, 99}:
+        where = f"compute capability {capability[0]}.{capability[1]}"
+        yield Problem("no kernel for sparse latent attention", where, "plan knows those of Hopper and Blackwell's 10.x")
+    if dtype in TURBOQUANT or dtype == "fp8_e5m2" or (latent.index and dtype == "fp8_e4m3"):
         cause = "no kernel for latent attention takes it; auto and fp8 have some"
         yield Problem("no such KV cache", f"--kv-cache-dtype {dtype}", cause)
     ours = block_size(attention, latent, deployment) == _DEFAULT

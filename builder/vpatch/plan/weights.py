@@ -227,7 +227,7 @@ def _added(model: Model, quantization: Quantization | None) -> int:
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
-    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind)]
+    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
     network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
     yield _Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
     for part in (*mixer, *network):
@@ -271,12 +271,12 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     return (index + 1) % step != 0 or index % text.number("moe_layer_freq", default=1) != 0
 
 
-def _mixer(model: Model, text: Fields, known: Architecture, kind: str) -> Iterator[_Part]:
+def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[_Part]:
     hidden = model.hidden_size
     if kind != LINEAR:
         attention = model.attention
         if attention.latent:
-            yield from _latent(attention, attention.latent, hidden)
+            yield from _latent(attention, attention.latent, hidden, index)
             return
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
         widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
@@ -301,7 +301,7 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str) -> Iterat
         yield _Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
 
 
-def _latent(attention: Attention, latent: Latent, hidden: int) -> Iterator[_Part]:
+def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> Iterator[_Part]:
     heads, queries = attention.heads, latent.queries
     query = heads * (latent.nope + latent.rope)
     if queries:
@@ -312,6 +312,10 @@ def _latent(attention: Attention, latent: Latent, hidden: int) -> Iterator[_Part
     yield _Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
     yield _Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
     yield _Part("self_attn.o_proj", heads * latent.value * hidden)
+    if latent.index and index not in latent.shares:
+        yield _Part("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
+        yield _Part("self_attn.indexer.wk", hidden * latent.index, whole=True)
+        yield _Part("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
 
 
 def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:

@@ -70,6 +70,9 @@ def specs_of(config: Any) -> list[dict[str, Any]]:
         here = {name: layer for name, layer in layers.items() if _index(name, count) in own}
         compilation.static_forward_context = here
         config.cache_config = cache if stage == stages - 1 else copy.copy(cache)
+        for layer in compilation.static_forward_context.values():
+            if hasattr(layer, "cache_config"):  # an indexer, which asks it for the block size
+                layer.cache_config = config.cache_config
         current_platform.update_block_size_for_backend(config)
         runner = SimpleNamespace(vllm_config=config, shared_kv_cache_layers={})
         specs.append(dict(GPUModelRunner.get_kv_cache_spec(runner)))

@@ -7,8 +7,8 @@ extensions and no device.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -169,18 +169,27 @@ def stand_in_for_flashinfer() -> None:
     flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # since 0.33 a layer makes it, in CUDA memory
 
 
-def import_latent_attention() -> None:
-    """Import kernels of latent attention that make a workspace in CUDA memory when they are imported or built."""
+@contextmanager
+def without_cuda_memory() -> Iterator[None]:
+    """Make tensors of layers and modules on the meta device, even those that vLLM wants in CUDA memory."""
     import torch
 
     def on_meta(make: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *sizes, **options: make(*sizes, **options | {"device": "meta"})
 
     with patch.multiple(torch, zeros=on_meta(torch.zeros), empty=on_meta(torch.empty)):
+        yield
+
+
+def import_latent_attention() -> None:
+    """Import kernels of latent attention that make a workspace in CUDA memory when they are imported or built."""
+    with without_cuda_memory():
         for name in ("flashinfer_mla", "cutlass_mla"):
             import_module(f"vllm.v1.attention.backends.mla.{name}")
+    from vllm.model_executor.layers import sparse_attn_indexer
     from vllm.v1.worker import workspace
 
+    sparse_attn_indexer.has_deep_gemm = lambda: True  # in wheels
     workspace._manager = SimpleNamespace(get_simultaneous=lambda *specs: [None] * len(specs))
 
 

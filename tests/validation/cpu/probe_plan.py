@@ -23,6 +23,7 @@ from tests.validation.cpu.platform import (
     register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
+    without_cuda_memory,
 )
 from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
 
@@ -39,7 +40,8 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     config = engine_config(path, enforce_eager=True, distributed_executor_backend="mp", **arguments)
     found["stage"] = "layers"
     with ranks(config.parallel_config.tensor_parallel_size):
-        layers = modules_of(config)
+        with without_cuda_memory():
+            layers = modules_of(config)
         found["stage"] = "block size"
         specs = specs_of(config)
     found["backends"] = sorted({layer.get_attn_backend().get_name() for layer in layers.values()})

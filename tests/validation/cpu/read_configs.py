@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import name_activations, pretend_capability, pretend_h100, single_rank
+from tests.validation.cpu.platform import (
+    import_latent_attention,
+    name_activations,
+    pretend_capability,
+    pretend_h100,
+    single_rank,
+    stand_in_for_flashinfer,
+    without_cuda_memory,
+)
 from tests.validation.cpu.probing import engine_config, layers_of
 
 
@@ -37,15 +45,19 @@ def look(folder: Path) -> dict[str, Any]:
     model = config.model_config
     config.device_config.device = torch.device("meta")  # where vLLM lets transformers build the model
     torch.set_default_dtype(model.dtype)
-    layers = layers_of(config)
+    with without_cuda_memory():
+        layers = layers_of(config)
+    indexers = [name for name, layer in layers.items() if name.endswith("indexer.k_cache")]
     config.compilation_config.static_forward_context.clear()
     kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
-    with set_current_vllm_config(config), torch.device("meta"):
+    with set_current_vllm_config(config), torch.device("meta"), without_cuda_memory():
         built = kind(vllm_config=config)
     torch.set_default_dtype(torch.float32)
-    found = sorted(layers.items(), key=lambda item: [int(part) for part in item[0].split(".") if part.isdigit()])
+    attending = {name: layer for name, layer in layers.items() if name not in indexers}
+    found = sorted(attending.items(), key=lambda item: [int(part) for part in item[0].split(".") if part.isdigit()])
     return {
         "layers": [attention(one) if hasattr(one, "head_size") else state(one) for _, one in found],
+        "indexers": len(indexers),
         "vocab_size": model.get_vocab_size(),
         "hidden_size": model.get_hidden_size(),
         "max_model_len": model.max_model_len,
@@ -59,11 +71,13 @@ def look(folder: Path) -> dict[str, Any]:
 def main(home: Path) -> None:
     """Print the model, or the error, for every folder with a config below `home`."""
     pretend_h100()
+    stand_in_for_flashinfer()
     pretend_capability(9, 0)  # with FlashAttention 3
     import torch
 
     torch.cuda.Event = object  # made if there are shared experts
     name_activations()
+    import_latent_attention()
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
