@@ -17,8 +17,17 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
     "nemotron": {"num_key_value_heads": 32},
+    "qwen3_vl_moe": {"norm_topk_prob": True},
 }
 """Keys that vLLM requires, though plan has a default or does not read them."""
+
+NESTED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mistral3": ("mistral", "pixtral", {"num_hidden_layers": 2}),
+    "gemma3": ("gemma3_text", "siglip_vision_model", {"num_hidden_layers": 2, "vision_use_head": False}),
+    "qwen3_vl": ("qwen3_vl_text", "qwen3_vl", {"depth": 3, "deepstack_visual_indexes": [0, 1]}),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", "qwen3_vl_moe", {"depth": 3, "deepstack_visual_indexes": [0]}),
+}
+"""The types of a model's decoder and of its vision tower, and a small shape of the tower, by the model's type."""
 
 
 def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
@@ -29,10 +38,17 @@ def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
     if not architecture.vision:
         return head | text
     kind = architecture.model_type
-    return head | {
-        "text_config": {"model_type": f"{kind}_text", **text},
-        "vision_config": {"model_type": kind, "depth": 2},
-    }
+    decoder, tower, shape = NESTED.get(kind, (f"{kind}_text", kind, {"depth": 2}))
+    # The class of Mistral 3's config says that heads are tied; of a real checkpoint, vLLM believes the tensors.
+    untied = {"tie_word_embeddings": False} if kind == "mistral3" else {}
+    return (
+        head
+        | untied
+        | {
+            "text_config": {"model_type": decoder, **text},
+            "vision_config": {"model_type": tower, **shape},
+        }
+    )
 
 
 def named(name: str, **text: Any) -> dict[str, Any]:
@@ -48,7 +64,7 @@ DELTA = {
     "linear_conv_kernel_dim": 3,
     "head_dim": 64,
 }
-DEFAULTS = {one.names[0]: config(one) for one in ARCHITECTURES}
+DEFAULTS = {one.names[0]: config(one) for one in ARCHITECTURES if one.names}
 SAID = {
     "float32 state": named("Qwen3_5MoeForConditionalGeneration", mamba_ssm_dtype="float32", mtp_num_hidden_layers=1),
     "every third": named(
@@ -102,10 +118,24 @@ SAID = {
         "Qwen3MoeForCausalLM", num_experts=9, moe_intermediate_size=96, decoder_sparse_step=2, head_dim=128
     ),
     "local experts": named("MixtralForCausalLM", num_local_experts=4, intermediate_size=512),
+    "Ministral 3": named("Mistral3ForConditionalGeneration")
+    | {
+        "text_config": {
+            "model_type": "ministral3",
+            "num_hidden_layers": 2,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+        }
+    },
+    "Gemma 3 4B": named("Gemma3ForConditionalGeneration", sliding_window=1024),
+    "Qwen2.5-VL, flat": named("Qwen2_5_VLForConditionalGeneration", use_sliding_window=False, num_key_value_heads=4),
     "GLM, two dense": named(
         "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
     ),
 }
+del SAID["Gemma 3 4B"]["text_config"]["num_attention_heads"]
+_FLAT = SAID["Qwen2.5-VL, flat"]  # as its checkpoints are
+_FLAT |= _FLAT.pop("text_config") | {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
 CONFIGS = DEFAULTS | SAID
 
 

@@ -21,7 +21,12 @@ from tests.validation.cpu import environment
 from tests.validation.cpu.comparison import one_first
 
 RELEASES = one_first("0.33.0", ("0.20.2", "0.24.0"))
-NOT_YET = {"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}  # registered from 0.27.0 on
+NOT_YET = {
+    "Qwen3_5ForCausalLM": "0.27.0",  # registered from there on
+    "Qwen3_5MoeForCausalLM": "0.27.0",
+    "Mistral3ForConditionalGeneration": "0.28.0",  # before, the tower needs an older transformers
+    "Ministral 3": "0.28.0",
+}
 
 Reads = Callable[[str], tuple[Path, dict[str, Any]]]
 
@@ -61,7 +66,7 @@ def layers(model: Model) -> list[list[Any]]:
 def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> None:
     home, all_found = reads(release)
     found = all_found[name]
-    if release < "0.27" and name in NOT_YET:
+    if release < NOT_YET.get(name, ""):
         assert "refused" in found
         return
     assert "refused" not in found, found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.plan import (
+    DECODERS,
     FULL,
     KEYS,
     KNOWN,
@@ -25,6 +26,7 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
+from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
@@ -61,19 +63,23 @@ def model_of(
     fields = Fields(config, where)
     names = fields.texts("architectures")
     architecture = next((one for one in names if one in KNOWN), "")
-    known = KNOWN.get(architecture)
     text = _text_config(fields)
+    known = KNOWN.get(architecture) and DECODERS.get(text.text("model_type"), KNOWN[architecture])
     dtype = _dtype(fields, text)
     beside = Fields(modelopt, where, fields.problems) if modelopt else None
     quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
     if known:
         model = _known(text, known, name, architecture)
+        # Of a multimodal model, the outer config decides, as in `VllmConfig.with_hf_config`.
+        model = replace(model, tied=fields.flag("tie_word_embeddings", default=model.tied))
+        if known.vision:
+            model = replace(model, tower=tower_of(fields, known.vision, model.hidden_size))
         if LINEAR in model.layers:
             model = replace(model, linear=_linear(text, known, dtype))
     else:
         model = _bounds(text, name, names[0] if names else "")
     fields.raise_problems()  # an estimate from absurd values may take forever
-    estimated = weights.estimate(fields, text, model, known, quantization)
+    estimated = weights.estimate(text, model, known, quantization)
     fields.raise_problems()
     head = head_scheme(quantization, multimodal=model.vision)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
@@ -106,7 +112,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         intermediate_size=text.number("intermediate_size", default=defaults.get("intermediate_size", 0)),
         experts=_experts(text, known) if known.experts else None,
         tied=text.flag("tie_word_embeddings", default=known.tied),
-        vision=known.vision,
+        vision=bool(known.vision),
         draft_layers=text.number(known.draft, default=1, least=0, most=_LAYERS) if known.draft else 0,
         window=window,
         rope=_rope(text),
@@ -152,7 +158,7 @@ def _rope(text: Fields) -> tuple[Rope, ...]:
 
 def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
     """As vLLM's `get_head_size` and `get_total_num_kv_heads`."""
-    heads = text.number("num_attention_heads", most=_HEADS)
+    heads = text.number("num_attention_heads", default=defaults.get("num_attention_heads"), most=_HEADS)
     fewer = heads if text.nulled("num_key_value_heads") else defaults.get("num_key_value_heads", heads)
     kv_heads = text.number("num_key_value_heads", default=fewer, most=_HEADS)
     if heads % kv_heads:

@@ -9,17 +9,19 @@ the folder `calibration` and `llm-d-planner.json`; `python -m benchmarks.calibra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
 
-from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
+from vpatch.plan import GIB, LINEAR, MIB, Model, Tower, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
+from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 HOPPER = (9, 0)
-# Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches: on an H200, and on an RTX 5090.
-IMAGE_ON_HOPPER, IMAGE = int(1.9 * GIB), int(1.55 * GIB)
+# What a vision tower takes of the intermediate results of its patches: Qwen3.5 on an H200, which has another kernel,
+# and on an RTX 5090; Qwen2.5-VL on an A100.
+ON_HOPPER, ELSEWHERE = 1.02, 0.83
 # Bytes per request and token of the vocabulary in the sampler, and hidden states that it finds: as vLLM 0.19.0 counted
 # for 1,024 requests on an H100, with vocabularies of 32,000 to 262,000 tokens.
 SAMPLER, HELD = 14, 2.5
@@ -158,15 +160,25 @@ def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item
         rows = f"sampling for {deployment.max_num_seqs:,} requests"
         logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
         candidates[rows] = logits + _held(model, deployment)
-    if model.vision and not deployment.language_model_only:
-        image = IMAGE_ON_HOPPER if deployment.gpu.capability == HOPPER else IMAGE
-        candidates["the largest image in the vision tower"] = image
     because, size = max(candidates.items(), key=lambda item: item[1])
     most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
+    if model.vision and model.tower and not deployment.language_model_only:
+        tower, likely = _tower(model, model.tower, deployment), estimate.likely
+        estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
+        because = because if likely == estimate.likely else "the largest images in the vision tower"
     if in_second_runner(model, deployment.vllm):
         estimate, because = estimate + COMPILED, f"{because}; more where the model is compiled anew"
     return Item("activations", Estimate(estimate.likely, max(0, estimate.least), estimate.most), because)
+
+
+def _tower(model: Model, tower: Tower, deployment: Deployment) -> Estimate:
+    """What the vision tower takes for the largest items, which wait for the decoder as hidden states."""
+    patches, tokens = profiled(tower, deployment)
+    share = ON_HOPPER if deployment.gpu.capability == HOPPER else ELSEWHERE
+    size = int(DTYPE_BYTES[model.dtype] * (patches * tower.width * share + tokens * model.hidden_size))
+    least, most = (0.7, 1.25) if tower.measured else (0.4, 1.8)
+    return Estimate(size, int(size * least), int(size * most) + 128 * MIB)
 
 
 def _held(model: Model, deployment: Deployment) -> int:

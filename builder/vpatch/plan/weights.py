@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import FULL, GIB, VISION_DEFAULTS, Architecture, Model, Weights
+from vpatch.plan import FULL, GIB, Architecture, Model, Weights
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
@@ -24,7 +24,7 @@ _LAYER = re.compile(_INSIDE + r"(?:layers|h|blocks)\.(\d+)\.")
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embedding|embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
-_VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model)\.")
+_VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model|multi_modal_projector)\.")
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
 # In configs: as in multimodal checkpoints, in vLLM, and in language models.
@@ -134,7 +134,7 @@ class _Part(NamedTuple):
 
 
 def estimate(
-    fields: Fields, text: Fields, model: Model, known: Architecture | None, quantization: Quantization | None
+    text: Fields, model: Model, known: Architecture | None, quantization: Quantization | None
 ) -> Weights | None:
     """Estimate the weights from the config, and note in `text` what is wrong; None if it does not have the shapes."""
     if known is None or not model.hidden_size or not (model.experts or model.intermediate_size):
@@ -157,7 +157,7 @@ def estimate(
     layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
     table = model.vocab_size * model.hidden_size
     head = head_scheme(quantization, multimodal=model.vision)
-    tower = _vision(fields.inside("vision_config")) if model.vision else 0
+    tower = model.tower.parameters if model.tower else 0
     guessed = quantization is not None and not quantization.certain
     embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
     output = 0 if model.tied else round(table * (head or BF16).size)
@@ -209,13 +209,3 @@ def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
 
 def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
     return (_Part(f"{name}.{one}", hidden * width * count) for one in ("gate_proj", "up_proj", "down_proj"))
-
-
-def _vision(text: Fields) -> int:
-    depth, hidden, mlp, channels, patch, frames, merge, positions, out = (
-        text.number(key, default=default, most=1 << 16) for key, default in VISION_DEFAULTS.items()
-    )
-    block = 4 * hidden * hidden + 2 * hidden * mlp + 9 * hidden + mlp
-    merged = hidden * merge * merge
-    embeddings = hidden * (channels * frames * patch * patch + positions)
-    return depth * block + embeddings + merged * (merged + out)

@@ -36,6 +36,11 @@ USED = (
 )
 """What most probes import."""
 
+MISTRAL_COMMON = (
+    *(f"mistral_common.protocol.instruct.{name}" for name in ("chunk", "messages", "request")),
+    "mistral_common.tokens.tokenizers.multimodal",
+)
+
 _pretended: list[str] = []
 
 
@@ -169,11 +174,17 @@ def stand_in_for_flashinfer() -> None:
     flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # since 0.33 a layer makes it, in CUDA memory
 
 
+def stand_in_for_vision() -> None:
+    """Make the models with images importable: without mistral_common, and without compiled operators to fuse."""
+    for name in ("vllm.tokenizers.mistral", "vllm.compilation.passes.pass_manager", *MISTRAL_COMMON):
+        sys.modules[name] = MagicMock()
+
+
 def name_activations() -> None:
     """Name the kernels of activations, which are looked up when a layer is built, and not called."""
     import torch
 
-    for name in ("gelu_tanh_and_mul", "gelu_new", "relu_squared"):
+    for name in ("gelu_and_mul", "gelu_tanh_and_mul", "gelu_new", "relu_squared"):
         setattr(torch.ops._C, name, None)
 
 
