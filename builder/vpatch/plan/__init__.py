@@ -114,12 +114,12 @@ class Weights:
 class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
-    `layers` has the kind of each decoder layer; those with sliding or chunked attention see `window` tokens, and are of
-    the shape `local` if it is not that of the others. The last `borrowing` layers read the KV cache of earlier ones. If
-    there is anything `unknown`, each counts as full attention; that is the most that it can take if `bounded`. `head`
-    is the scheme of the output projection ("fp8-block"), None if it is not quantized. `block_fp8`: some weights are FP8
-    with block scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
-    `vision`: it has a vision tower, whose shape is `tower`.
+    `layers` has the kind of each decoder layer; those with sliding or chunked attention see `window` tokens, one more
+    if `inclusive` in releases that know of it, and are of the shape `local` if it is not that of the others. The last
+    `borrowing` layers read the KV cache of earlier ones. If there is anything `unknown`, each counts as full attention;
+    that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
+    it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
+    to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
     """
 
     name: str
@@ -132,6 +132,7 @@ class Model:
     window: int = 0
     local: Attention | None = None
     borrowing: int = 0
+    inclusive: bool = False
     rope: tuple[Rope, ...] = ()
     linear: GatedDeltaNet | None = None
     intermediate_size: int = 0
@@ -166,8 +167,10 @@ class Architecture:
     others a window; 0: all have it. `draft` is the key that counts layers of multi-token prediction.
     `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
     of their size. `shared` is the key for the width, or the number, of shared experts. `mlp` is how many matrices a
-    dense layer has. `vision` names the tower. `since` is the first release that has it. An entry without names is that
-    of a decoder by its own `model_type`, whose outer config has the name of the entry that it is `like`.
+    dense layer has. `vision` names the tower. `chunked`: the window is a chunk, of layers with rotary positions.
+    `parallel`: as in Gemma 4, experts, if there are any, are beside a dense layer, and layers can share a KV cache.
+    `since` is the first release that has it. An entry without names is a decoder, by its own `model_type`, of the
+    model that it is `like`.
     """
 
     names: Sequence[str]
@@ -179,6 +182,9 @@ class Architecture:
     vision: str = ""
     since: str = ""
     window: int = 0
+    chunked: bool = False
+    inclusive: bool = False
+    parallel: bool = False
     pattern: int = 0
     switched: bool = False
     draft: str = ""
@@ -206,6 +212,6 @@ def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 _TABLE = table("architectures.toml")
 ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
 KEYS: Mapping[str, Sequence[str]] = _TABLE["keys"]
-TOWERS: Mapping[str, Mapping[str, Any]] = _TABLE["tower"]
+TOWERS: Mapping[str, Mapping[str, Any]] = {row["name"]: row for row in inherited(_TABLE["tower"], "name")}
 KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}
 DECODERS = {architecture.model_type: architecture for architecture in ARCHITECTURES if not architecture.names}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.plan import (
+    CHUNKED,
     DECODERS,
     FULL,
     KEYS,
@@ -100,16 +101,20 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     layers = text.number("num_hidden_layers", most=_LAYERS)
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
+    dense = "intermediate_size_mlp" if "intermediate_size_mlp" in defaults else "intermediate_size"
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
         architecture=architecture,
         layers=(FULL,) * layers,
         attention=_attention(text, defaults),
+        local=_local(text, defaults),
+        borrowing=text.number("num_kv_shared_layers", default=0, least=0, most=layers - 1) if known.parallel else 0,
+        inclusive=known.inclusive,
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
         max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
-        intermediate_size=text.number("intermediate_size", default=defaults.get("intermediate_size", 0)),
+        intermediate_size=text.number(dense, default=defaults.get(dense, 0)),
         experts=_experts(text, known) if known.experts else None,
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=bool(known.vision),
@@ -118,22 +123,29 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         rope=_rope(text),
         unknown=unknown,
     )
-    return model if unknown else replace(model, layers=_kinds(text, known, layers, window))
+    if unknown:
+        return model
+    kinds = _kinds(text, known, layers, window)
+    if model.borrowing and set(kinds) - set(kinds[: layers - model.borrowing]):
+        text.wrong("num_kv_shared_layers", f"is {model.borrowing}, and leaves no layer of their kind with a KV cache")
+    return replace(model, layers=kinds)
 
 
 def _window(text: Fields, known: Architecture) -> int:
-    default = 0 if text.nulled("sliding_window") else known.window
-    return text.number("sliding_window", default=default, least=0, most=_POSITIONS)
+    key = "attention_chunk_size" if known.chunked else "sliding_window"
+    default = 0 if text.nulled(key) else known.window
+    return text.number(key, default=default, least=0, most=_POSITIONS)
 
 
 def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, ...]:
     reasons = []
     if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
-    kinds = {FULL, LINEAR} if known.hybrid else {FULL, SLIDING} if window and not known.switched else {FULL}
+    local = CHUNKED if known.chunked else SLIDING
+    kinds = {FULL, LINEAR} if known.hybrid else {FULL, local} if window and not known.switched else {FULL}
     if others := sorted(set(text.texts("layer_types")) - kinds):
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
-    if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
+    if not known.chunked and text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
     return tuple(reasons)
 
@@ -157,6 +169,21 @@ def _rope(text: Fields) -> tuple[Rope, ...]:
 
 
 def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
+    """Read the shape of layers with full attention, which Gemma 4 has other keys for."""
+    usual = _usual(text, defaults)
+    if "global_head_dim" not in defaults:
+        return usual
+    size = text.number("global_head_dim", default=defaults["global_head_dim"], most=_HEADS)
+    equal = text.flag("attention_k_eq_v", default=False)
+    kv_heads = text.number("num_global_key_value_heads", default=usual.kv_heads, most=_HEADS)
+    return Attention(usual.heads, kv_heads if equal else usual.kv_heads, size)
+
+
+def _local(text: Fields, defaults: Mapping[str, int]) -> Attention | None:
+    return _usual(text, defaults) if "global_head_dim" in defaults else None
+
+
+def _usual(text: Fields, defaults: Mapping[str, int]) -> Attention:
     """As vLLM's `get_head_size` and `get_total_num_kv_heads`."""
     heads = text.number("num_attention_heads", default=defaults.get("num_attention_heads"), most=_HEADS)
     fewer = heads if text.nulled("num_key_value_heads") else defaults.get("num_key_value_heads", heads)
@@ -172,10 +199,12 @@ def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
 
 
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:
+    if known.chunked:
+        return _chunked(text, layers) if window else (FULL,) * layers
     if kinds := text.texts("layer_types"):
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
-        return kinds
+        return (*kinds[:-1], FULL) if known.parallel else kinds  # as transformers makes Gemma 4's last layer
     if known.hybrid:
         other, each = LINEAR, text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
     elif window and not known.switched:
@@ -184,7 +213,20 @@ def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple
         other, each = SLIDING, pattern
     else:
         return (FULL,) * layers
-    return tuple(other if (index + 1) % each else FULL for index in range(layers))
+    last = layers - 1 if known.parallel else layers
+    return tuple(other if (index + 1) % each and index != last else FULL for index in range(layers))
+
+
+def _chunked(text: Fields, layers: int) -> tuple[str, ...]:
+    """Read which layers have rotary positions, and with it chunks: vLLM does not ask `layer_types`."""
+    listed = text.data.get("no_rope_layers") or []
+    if not listed:
+        each = text.number("no_rope_layer_interval", default=4, most=_LAYERS)
+        listed = [int((index + 1) % each != 0) for index in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or not all(one in (0, 1) for one in listed):
+        text.wrong("no_rope_layers", f"is not a list of {layers:,} times 0 or 1")
+        return (FULL,) * layers
+    return tuple(CHUNKED if one else FULL for one in listed)
 
 
 def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:
@@ -202,10 +244,13 @@ def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:
     return GatedDeltaNet(keys, values, key_size, value_size, kernel, dtype if state in ("", "auto") else state)
 
 
-def _experts(text: Fields, known: Architecture) -> Experts:
+def _experts(text: Fields, known: Architecture) -> Experts | None:
     defaults = known.defaults
-    count = text.number("num_experts", "num_local_experts", "n_routed_experts", default=defaults["num_experts"])
-    per_token = text.number("num_experts_per_tok", default=defaults["num_experts_per_tok"])
+    names = "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
+    count = text.number(*names, default=defaults["num_experts"], least=0)
+    if count == 0:
+        return None
+    per_token = text.number("num_experts_per_tok", "top_k_experts", "moe_k", default=defaults["num_experts_per_tok"])
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"

@@ -14,11 +14,10 @@ from math import ceil
 
 from vpatch.plan import GIB, LINEAR, MIB, Model, Tower, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
-from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers, stages_of
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
-HOPPER = (9, 0)
 # What a vision tower takes of the intermediate results of its patches: Qwen3.5 on an H200, which has another kernel,
 # and on an RTX 5090; Qwen2.5-VL on an A100.
 ON_HOPPER, ELSEWHERE = 1.02, 0.83

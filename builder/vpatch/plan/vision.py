@@ -36,6 +36,9 @@ def tower_of(config: Fields, kind: str, width: int) -> Tower:
         "merger": _mergers(vision, row) * hidden * merge**2 * (hidden * merge**2 + out),
         "pixtral": hidden * hidden * merge**2 + hidden * width + width * width,
         "linear": hidden * width,
+        "llama4": mlp * size("projector_input_dim")
+        + size("projector_output_dim") ** 2
+        + size("vision_output_dim") * width,
     }[row["projector"]]
     parameters = depth * block + hidden * (patch + positions) + projector
     wide = 4 * hidden + (4 if row.get("gated") else 2) * mlp + patch  # as vLLM counted for Qwen2.5-VL and Qwen3.5

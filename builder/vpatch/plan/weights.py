@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import FULL, GIB, Architecture, Model, Weights
+from vpatch.plan import FULL, GIB, LINEAR, Architecture, Model, Weights
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
@@ -22,9 +22,12 @@ MOST_GIB = 1 << 20
 _INSIDE = r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*"
 _LAYER = re.compile(_INSIDE + r"(?:layers|h|blocks)\.(\d+)\.")
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embedding|embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
+_TABLES = "embedding|embed_tokens|embed_tokens_per_layer|wte|embed_in|tok_embeddings|word_embeddings"
+_EMBEDDING = re.compile(rf"(?:^|\.)(?:{_TABLES})\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
-_VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model|multi_modal_projector)\.")
+_VISION = re.compile(
+    r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model|multi_modal_projector|embed_vision|audio_tower|embed_audio)\."
+)
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
 # In configs: as in multimodal checkpoints, in vLLM, and in language models.
@@ -156,10 +159,13 @@ def estimate(
     kinds = enumerate(model.layers)
     layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
     table = model.vocab_size * model.hidden_size
+    own = _own_width(text, known) * len(model.layers)  # of all layers' own embeddings of a token
+    tables = table + own * text.number("vocab_size_per_layer_input", default=model.vocab_size, most=1 << 28)
     head = head_scheme(quantization, multimodal=model.vision)
     tower = model.tower.parameters if model.tower else 0
     guessed = quantization is not None and not quantization.certain
-    embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
+    beside = model.hidden_size * (1 + own)
+    embedding, other, vision = (round(count * BF16.size) for count in (tables, beside, tower))
     output = 0 if model.tied else round(table * (head or BF16).size)
     draft = sum(map(draft_layer, range(model.draft_layers)))
     sizes = tuple(layers), embedding, output, other, vision, draft
@@ -171,15 +177,17 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
     hidden, experts = model.hidden_size, model.experts
     yield _Part("norms", 2 * hidden, linear=False)
-    yield from _mixer(model, known, kind)
-    if experts is None or _is_dense(text, known, index):
+    yield from _mixer(model, known, kind, borrows=index >= len(model.layers) - model.borrowing)
+    yield from _per_layer(text, known, hidden)
+    if experts is None or known.parallel or _is_dense(text, known, index):
         yield from islice(_mlp("mlp", hidden, model.intermediate_size), 3 - known.mlp, None)
+    if experts is None or _is_dense(text, known, index):
         return
     yield _Part("mlp.gate", hidden * experts.count, linear=False)
     yield from _mlp("mlp.experts.0", hidden, experts.intermediate_size, experts.count)
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
-        if known.shared == "n_shared_experts":
+        if known.shared.endswith("shared_experts"):
             width *= experts.intermediate_size
         else:
             yield _Part("mlp.shared_expert_gate", hidden)
@@ -188,16 +196,34 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     """Whether a layer of a model with experts has none, as in vLLM's Qwen and GLM models."""
-    listed, step = text.data.get("mlp_only_layers"), text.number("decoder_sparse_step", default=1)
-    first = text.number("first_k_dense_replace", default=known.defaults.get("first_k_dense_replace", 0), least=0)
-    return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
+    steps = "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"
+    listed, step = text.data.get("mlp_only_layers"), text.number(*steps, default=1)
+    firsts, default = ("first_k_dense_replace", "moe_layer_start_index"), known.defaults.get("first_k_dense_replace", 0)
+    first, last = (
+        text.number(*firsts, default=default, least=0),
+        text.number("moe_layer_end_index", default=-1, least=-1),
+    )
+    outside = index < first or -1 < last < index
+    return outside or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
 
 
-def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
-    if kind == FULL or model.linear is None:
-        attention, name = model.attention, "self_attn"
+def _per_layer(text: Fields, known: Architecture, hidden: int) -> Iterator[_Part]:
+    """Yield what a layer does with its own embeddings of the tokens, in Gemma 4."""
+    width = _own_width(text, known)
+    yield from (_Part(name, hidden * width) for name in ("per_layer_input_gate", "per_layer_projection"))
+
+
+def _own_width(text: Fields, known: Architecture) -> int:
+    key = "hidden_size_per_layer_input"
+    return text.number(key, default=known.defaults[key], least=0) if key in known.defaults else 0
+
+
+def _mixer(model: Model, known: Architecture, kind: str, *, borrows: bool = False) -> Iterator[_Part]:
+    if kind != LINEAR or model.linear is None:
+        attention, name = (model.attention if kind == FULL else model.local or model.attention), "self_attn"
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
-        widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+        widths = {"q_proj": queries * (2 if known.gated else 1), "o_proj": queries}
+        widths |= {} if borrows else {"k_proj": keys, "v_proj": keys}
     else:
         linear, name = model.linear, "linear_attn"
         keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size

@@ -179,6 +179,22 @@ def stand_in_for_vision() -> None:
     for name in ("vllm.tokenizers.mistral", "vllm.compilation.passes.pass_manager", *MISTRAL_COMMON):
         sys.modules[name] = MagicMock()
 
+    from vllm.model_executor.models import vision
+
+    if norm := getattr(vision, "FusedInputNorm", None):  # since 0.28; it reads the image processor's config
+        norm.from_model_config = lambda *_: None
+
+
+def stand_in_for_gemma4() -> None:
+    """Give releases that read Gemma 4's two sizes of heads from its config one that has them: transformers' has not."""
+    from importlib.util import find_spec
+
+    from transformers import AutoConfig, PretrainedConfig
+
+    if find_spec("vllm.transformers_utils.configs.gemma4") is None:
+        kind = type("Gemma4TextConfig", (PretrainedConfig,), {"model_type": "gemma4_text"})
+        AutoConfig.register("gemma4_text", kind, exist_ok=True)
+
 
 def name_activations() -> None:
     """Name the kernels of activations, which are looked up when a layer is built, and not called."""

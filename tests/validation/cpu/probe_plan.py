@@ -21,6 +21,8 @@ from tests.validation.cpu.platform import (
     pretend_capability,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
+    stand_in_for_gemma4,
+    stand_in_for_vision,
 )
 from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
 
@@ -167,6 +169,8 @@ def main(home: str, cases: str) -> dict[str, Any]:
     stand_in_for_flashinfer()
     one_rank(home)
     name_activations()
+    stand_in_for_vision()
+    stand_in_for_gemma4()
     found = []
     for case in json.loads(Path(cases).read_text()):
         with tempfile.TemporaryDirectory(dir=home) as folder:
