@@ -120,6 +120,7 @@ class Model:
     that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
     it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
     to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
+    `own_width` is that of the embeddings that each layer has of its own.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Model:
     local: Attention | None = None
     borrowing: int = 0
     inclusive: bool = False
+    own_width: int = 0
     rope: tuple[Rope, ...] = ()
     linear: GatedDeltaNet | None = None
     intermediate_size: int = 0

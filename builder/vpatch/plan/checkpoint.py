@@ -102,6 +102,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
     dense = "intermediate_size_mlp" if "intermediate_size_mlp" in defaults else "intermediate_size"
+    own = "hidden_size_per_layer_input"
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
@@ -111,6 +112,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         local=_local(text, defaults),
         borrowing=text.number("num_kv_shared_layers", default=0, least=0, most=layers - 1) if known.parallel else 0,
         inclusive=known.inclusive,
+        own_width=text.number(own, default=defaults[own], least=0) if own in defaults else 0,
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
         max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),

@@ -136,8 +136,19 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
     margin = 0.1 if model.quantization else 0.02  # plan can only guess what a checkpoint leaves unquantized
     known = known and deployment.tensor_parallel_size == 1  # small tensors are copied, not divided
+    loaded = weights.summed and not weights.exact  # what is given counts what vLLM adds
+    tables = 0 if loaded else _rotary(model)
+    own = 0 if loaded else deployment.max_num_batched_tokens * model.own_width * len(model.layers)  # a batch's, kept
+    extra = (tables if tables > TABLES else 0) + own * DTYPE_BYTES[model.dtype]
     estimate = Estimate(size, int(size * (1 - margin)), int(size * (1 + margin)) + TABLES)
-    return Item("weights", exactly(size) if known else estimate, weights.source)
+    return Item("weights", (exactly(size) if known else estimate) + exactly(extra), weights.source)
+
+
+def _rotary(model: Model) -> int:
+    """Bytes of the tables of rotary positions on each GPU: a head's size for each position, by kind of attention."""
+    shapes = {shape.head_size for shape in (model.attention, model.local) if shape}
+    factor = max((rope.factor for rope in model.rope if rope.kind == "linear"), default=1.0)
+    return int(sum(shapes) * model.max_position_embeddings * factor) * DTYPE_BYTES[model.dtype]
 
 
 def _libraries(deployment: Deployment) -> Item:

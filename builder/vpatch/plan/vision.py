@@ -40,9 +40,19 @@ def tower_of(config: Fields, kind: str, width: int) -> Tower:
         + size("projector_output_dim") ** 2
         + size("vision_output_dim") * width,
     }[row["projector"]]
-    parameters = depth * block + hidden * (patch + positions) + projector
+    parameters = depth * block + hidden * (patch + positions) + projector + _audio(config, width)
     wide = 4 * hidden + (4 if row.get("gated") else 2) * mlp + patch  # as vLLM counted for Qwen2.5-VL and Qwen3.5
     return Tower(parameters, patches, tokens, wide, row.get("frames", 1), row.get("measured", False))
+
+
+def _audio(config: Fields, width: int) -> int:
+    """Count the parameters of the audio tower that small Gemma 4 have beside: a Conformer."""
+    if not config.has("audio_config"):
+        return 0
+    audio = config.inside("audio_config")
+    layers, hidden = audio.number("num_hidden_layers", default=12), audio.number("hidden_size", default=1024)
+    out = audio.number("output_proj_dims", default=1536)
+    return (24 * layers * hidden + hidden + out) * hidden + out * width
 
 
 def _merge(config: Fields, vision: Fields, defaults: Mapping[str, int]) -> int:

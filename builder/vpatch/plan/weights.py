@@ -159,7 +159,7 @@ def estimate(
     kinds = enumerate(model.layers)
     layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
     table = model.vocab_size * model.hidden_size
-    own = _own_width(text, known) * len(model.layers)  # of all layers' own embeddings of a token
+    own = model.own_width * len(model.layers)  # of all layers' own embeddings of a token
     tables = table + own * text.number("vocab_size_per_layer_input", default=model.vocab_size, most=1 << 28)
     head = head_scheme(quantization, multimodal=model.vision)
     tower = model.tower.parameters if model.tower else 0
@@ -178,7 +178,7 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
     hidden, experts = model.hidden_size, model.experts
     yield _Part("norms", 2 * hidden, linear=False)
     yield from _mixer(model, known, kind, borrows=index >= len(model.layers) - model.borrowing)
-    yield from _per_layer(text, known, hidden)
+    yield from (_Part(name, hidden * model.own_width) for name in ("per_layer_input_gate", "per_layer_projection"))
     if experts is None or known.parallel or _is_dense(text, known, index):
         yield from islice(_mlp("mlp", hidden, model.intermediate_size), 3 - known.mlp, None)
     if experts is None or _is_dense(text, known, index):
@@ -205,17 +205,6 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     )
     outside = index < first or -1 < last < index
     return outside or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
-
-
-def _per_layer(text: Fields, known: Architecture, hidden: int) -> Iterator[_Part]:
-    """Yield what a layer does with its own embeddings of the tokens, in Gemma 4."""
-    width = _own_width(text, known)
-    yield from (_Part(name, hidden * width) for name in ("per_layer_input_gate", "per_layer_projection"))
-
-
-def _own_width(text: Fields, known: Architecture) -> int:
-    key = "hidden_size_per_layer_input"
-    return text.number(key, default=known.defaults[key], least=0) if key in known.defaults else 0
 
 
 def _mixer(model: Model, known: Architecture, kind: str, *, borrows: bool = False) -> Iterator[_Part]:
