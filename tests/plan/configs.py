@@ -25,8 +25,19 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "conv_dim": 2048, "block_dim": 2048},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "qwen3_vl_moe": {"norm_topk_prob": True},
 }
 """Keys that vLLM requires, though plan has a default or does not read them."""
+
+NESTED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mistral3": ("mistral", "pixtral", {"num_hidden_layers": 2}),
+    "gemma3": ("gemma3_text", "siglip_vision_model", {"num_hidden_layers": 2, "vision_use_head": False}),
+    "llama4": ("llama4_text", "llama4_vision_model", {"num_hidden_layers": 2}),
+    "gemma4": ("gemma4_text", "gemma4_vision", {"num_hidden_layers": 2}),
+    "qwen3_vl": ("qwen3_vl_text", "qwen3_vl", {"depth": 3, "deepstack_visual_indexes": [0, 1]}),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", "qwen3_vl_moe", {"depth": 3, "deepstack_visual_indexes": [0]}),
+}
+"""The types of a model's decoder and of its vision tower, and a small shape of the tower, by the model's type."""
 
 
 def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
@@ -37,10 +48,17 @@ def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
     if not architecture.vision:
         return head | text
     kind = architecture.model_type
-    return head | {
-        "text_config": {"model_type": f"{kind}_text", **text},
-        "vision_config": {"model_type": kind, "depth": 2},
-    }
+    decoder, tower, shape = NESTED.get(kind, (f"{kind}_text", kind, {"depth": 2}))
+    # The class of Mistral 3's config says that heads are tied; of a real checkpoint, vLLM believes the tensors.
+    untied = {"tie_word_embeddings": False} if kind == "mistral3" else {}
+    return (
+        head
+        | untied
+        | {
+            "text_config": {"model_type": decoder, **text},
+            "vision_config": {"model_type": tower, **shape},
+        }
+    )
 
 
 def named(name: str, **text: Any) -> dict[str, Any]:
@@ -56,7 +74,8 @@ DELTA = {
     "linear_conv_kernel_dim": 3,
     "head_dim": 64,
 }
-DEFAULTS = {one.names[0]: config(one) for one in ARCHITECTURES}
+EQUAL = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "enable_moe_block": True}
+DEFAULTS = {one.names[0]: config(one) for one in ARCHITECTURES if one.names}
 SAID = {
     "float32 state": named("Qwen3_5MoeForConditionalGeneration", mamba_ssm_dtype="float32", mtp_num_hidden_layers=1),
     "every third": named(
@@ -126,6 +145,24 @@ SAID = {
         rope_scaling={"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
     ),
     "GLM-5.2": named("GlmMoeDsaForCausalLM", num_hidden_layers=8, index_topk_freq=4, index_skip_topk_offset=3),
+    "Ministral 3": named("Mistral3ForConditionalGeneration")
+    | {
+        "text_config": {
+            "model_type": "ministral3",
+            "num_hidden_layers": 2,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+        }
+    },
+    "Gemma 3 4B": named("Gemma3ForConditionalGeneration", sliding_window=1024),
+    "Qwen2.5-VL, flat": named("Qwen2_5_VLForConditionalGeneration", use_sliding_window=False, num_key_value_heads=4),
+    "Llama 4, some dense": named("Llama4ForCausalLM", interleave_moe_layer_step=2, attention_chunk_size=None),
+    "Command R7B": named("Cohere2ForCausalLM", num_key_value_heads=8, sliding_window=512, num_hidden_layers=5),
+    "Exaone 4": named("Exaone4ForCausalLM", sliding_window=None, num_key_value_heads=8, layer_types=[FULL] * 4),
+    "Ernie 4.5, some dense": named("Ernie4_5_MoeForCausalLM", moe_layer_start_index=2, moe_num_experts=4, moe_k=2),
+    "Gemma 4 31B": named("Gemma4ForCausalLM", num_hidden_layers=7, hidden_size_per_layer_input=0, **EQUAL),
+    "Gemma 4 26B": named("Gemma4ForCausalLM", num_experts=4, top_k_experts=2, moe_intermediate_size=96, **EQUAL),
+    "Gemma 4 E4B": named("Gemma4ForCausalLM", num_hidden_layers=12, num_kv_shared_layers=4),
     "GLM, two dense": named(
         "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
     ),
@@ -167,6 +204,9 @@ SAID = {
         block_multiple_of=64,
     ),
 }
+del SAID["Gemma 3 4B"]["text_config"]["num_attention_heads"]
+_FLAT = SAID["Qwen2.5-VL, flat"]  # as its checkpoints are
+_FLAT |= _FLAT.pop("text_config") | {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
 CONFIGS = DEFAULTS | SAID
 
 

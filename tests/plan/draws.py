@@ -9,6 +9,8 @@ from typing import Any
 
 from vpatch.plan import FULL, LINEAR
 
+from tests.plan.drawn import drawn, named
+
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
@@ -68,8 +70,8 @@ class Draw:
 
     @property
     def windowed(self) -> bool:
-        """Whether layers have a sliding window."""
-        return bool(self.text.get("sliding_window"))
+        """Whether layers have a sliding window or chunks."""
+        return bool(self.text.get("sliding_window") or self.text.get("attention_chunk_size"))
 
     @property
     def latent(self) -> bool:
@@ -159,6 +161,21 @@ def draws() -> list[Draw]:
         ),
         *_with_latents(random),
         _draw(random, _stateful(random, "granitemoehybrid", 1) | {"num_hidden_layers": 3} | WITHOUT_STATES, "auto"),
+        *(
+            _draw(random, _made(random, ranks, kind), "auto", ranks)
+            for ranks in (1, 4)
+            for kind in ("qwen2_5_vl", "qwen3_vl", "gemma3", "ernie4_5_moe")
+        ),
+        *(
+            _draw(random, _made(random, ranks, kind), dtype, ranks, stages=stages, batch=random.choice((512, 8192)))
+            for kind in ("llama4", "gemma4_text", "cohere2", "exaone4")
+            for ranks, stages, dtype in ((1, 1, "auto"), (2, 1, "fp8"), (4, 1, "auto"), (1, 2, "auto"))
+        ),
+        *(
+            _draw(random, _made(random, 1, "gemma4_text"), "auto", batch=2048, capability=capability)
+            for capability in ((8, 0), (10, 0), (12, 0))
+        ),
+        _draw(random, _made(random, 1, "gemma4_text") | {"head_dim": 256, "global_head_dim": 512}, "fp8", batch=2048),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -295,6 +312,13 @@ def _latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
         "num_nextn_predict_layers": 1,
         "dtype": "bfloat16",
     }
+
+
+def _made(random: Random, ranks: int, kind: str) -> dict[str, Any]:
+    """Draw a model with windows of another kind, or with a vision tower, which is not loaded."""
+    heads = _heads(random, ranks)
+    text = SMALL | heads | {"dtype": "bfloat16", "hidden_size": 64 * heads["num_attention_heads"]}
+    return named(kind, text | drawn(random, ranks, kind))
 
 
 def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, Any]:

@@ -32,6 +32,7 @@ Found = dict[str, Any]
 
 DRAWS = {draw.name: draw for draw in draws()}
 REFUSED = "refused"
+LOCAL = ("SlidingWindowSpec", "ChunkedLocalAttentionSpec")
 
 
 def _some_quantized(draw: Draw) -> bool:
@@ -202,7 +203,7 @@ def theirs(found: Found) -> Found | str:
     if "error" in found and found["stage"] != "admission":
         return REFUSED
     states = [group for group in found["groups"] if group["kind"] == "MambaSpec"]
-    windows = [group for group in found["groups"] if group["kind"] == "SlidingWindowSpec"]
+    windows = [group for group in found["groups"] if group["kind"] in LOCAL]
     growing = [group for group in found["groups"] if group not in states + windows]
     sizes = {
         "block_size": (growing + windows)[0]["block_size"],

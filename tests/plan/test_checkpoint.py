@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import BOTH, FULL, LINEAR, MLP, MOE, SLIDING, Attention
+from vpatch.plan import BOTH, CHUNKED, FULL, LINEAR, MLP, MOE, SLIDING, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.failures import problem_of, problems_of
@@ -288,5 +288,5 @@ def test_any_value_of_a_key_gives_a_model_or_a_failure(data: st.DataObject) -> N
         model = model_of(config, "config.json", name="drawn")
     if model:
         assert model.attention.heads % model.attention.kv_heads == 0 or model.unknown
-        assert set(model.layers) <= {FULL, LINEAR, SLIDING, BOTH, MLP, MOE}
+        assert set(model.layers) <= {FULL, LINEAR, SLIDING, CHUNKED, BOTH, MLP, MOE}
         assert model.weights is None or min(model.weights.layers) > 0

@@ -15,7 +15,7 @@ from typing import Any
 GIB = 1 << 30
 MIB = 1 << 20
 
-FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"
+FULL, LINEAR, SLIDING, CHUNKED = "full_attention", "linear_attention", "sliding_attention", "chunked_attention"
 """Kinds of layers, as `layer_types` in a config.json names them. A linear one keeps a state, of whatever kind."""
 
 BOTH, MLP, MOE = "hybrid", "mlp", "moe"
@@ -113,6 +113,23 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """A vision tower, and what vLLM profiles it with: as many of the largest items as fit into a batch.
+
+    `parameters` are those of the projector, too. An item is a picture, or a video of at most `frames` of them. A
+    picture has `patches`, becomes `tokens` of the decoder, and takes `width` elements of intermediate results for each
+    patch. `measured`: starts of vLLM have shown what it takes.
+    """
+
+    parameters: int
+    patches: int
+    tokens: int
+    width: int
+    frames: int = 1
+    measured: bool = False
+
+
+@dataclass(frozen=True)
 class Weights:
     """Bytes of a checkpoint's tensors, as stored, before any parallelism.
 
@@ -148,10 +165,13 @@ class Weights:
 class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
-    `layers` has the kind of each decoder layer; those with sliding attention see `window` tokens. If there is anything
-    `unknown`, each counts as full attention; that is the most that it can take if `bounded`. `head` is the scheme of
-    the output projection ("fp8-block"), None if it is not quantized. `block_fp8`: some weights are FP8 with block
-    scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
+    `layers` has the kind of each decoder layer; those with sliding or chunked attention see `window` tokens, one more
+    if `inclusive` in releases that know of it, and are of the shape `local` if it is not that of the others. The last
+    `borrowing` layers read the KV cache of earlier ones. If there is anything `unknown`, each counts as full attention;
+    that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
+    it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
+    to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
+    `own_width` is that of the embeddings that each layer has of its own.
     """
 
     name: str
@@ -162,6 +182,10 @@ class Model:
     vocab_size: int
     max_position_embeddings: int
     window: int = 0
+    local: Attention | None = None
+    borrowing: int = 0
+    inclusive: bool = False
+    own_width: int = 0
     rope: tuple[Rope, ...] = ()
     state: State | None = None
     intermediate_size: int = 0
@@ -169,6 +193,7 @@ class Model:
     dtype: str = "bfloat16"
     tied: bool = False
     vision: bool = False
+    tower: Tower | None = None
     draft_layers: int = 0
     quantization: str | None = None
     block_fp8: bool = False
@@ -201,8 +226,11 @@ class Architecture:
     `draft` is the key that counts layers of multi-token prediction. `state` names the keys of the states, in `STATES`;
     `state_dtype` is the key of their dtype, without which it is the model's. `single`: a layer is a mixer or an MLP,
     not both. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the number, of
-    shared experts. `mlp` is how many matrices a dense layer and an expert have.
-    `latent`: it has multi-head latent attention.
+    shared experts. `mlp` is how many matrices a dense layer and an expert have. `latent`: it has multi-head latent
+    attention. `vision` names the tower. `chunked`: the window is a chunk, of layers with rotary positions. `parallel`:
+    as in Gemma 4, experts, if there are any, are beside a dense layer, and layers can share a KV cache. `since` is the
+    first release that has it. An entry without names is a decoder, by its own `model_type`, of the model that it is
+    `like`.
     """
 
     names: Sequence[str]
@@ -211,8 +239,12 @@ class Architecture:
     state: str = ""
     experts: bool = False
     tied: bool = False
-    vision: bool = False
+    vision: str = ""
+    since: str = ""
     window: int = 0
+    chunked: bool = False
+    inclusive: bool = False
+    parallel: bool = False
     pattern: int = 0
     every: str = ""
     switched: bool = False
@@ -249,5 +281,6 @@ _TABLE = table("architectures.toml")
 ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
 STATES: Mapping[str, Mapping[str, Sequence[str]]] = _TABLE["states"]
 KEYS: Mapping[str, Sequence[str]] = _TABLE["keys"]
-VISION_DEFAULTS: Mapping[str, int] = _TABLE["vision_config"]
+TOWERS: Mapping[str, Mapping[str, Any]] = {row["name"]: row for row in inherited(_TABLE["tower"], "name")}
 KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}
+DECODERS = {architecture.model_type: architecture for architecture in ARCHITECTURES if not architecture.names}

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.plan import (
+    CHUNKED,
+    DECODERS,
     DELTA,
     FULL,
     KEYS,
@@ -29,6 +31,7 @@ from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
 from vpatch.plan.states import HYBRID, kinds_of, state_of
+from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
@@ -65,19 +68,23 @@ def model_of(
     fields = Fields(config, where)
     names = fields.texts("architectures")
     architecture = next((one for one in names if one in KNOWN), "")
-    known = KNOWN.get(architecture)
     text = _text_config(fields)
+    known = KNOWN.get(architecture) and DECODERS.get(text.text("model_type"), KNOWN[architecture])
     dtype = _dtype(fields, text)
     beside = Fields(modelopt, where, fields.problems) if modelopt else None
     quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
     if known:
         model = _known(text, known, name, architecture)
+        # Of a multimodal model, the outer config decides, as in `VllmConfig.with_hf_config`.
+        model = replace(model, tied=fields.flag("tie_word_embeddings", default=model.tied))
+        if known.vision:
+            model = replace(model, tower=tower_of(fields, known.vision, model.hidden_size))
         if model.hybrid:
             model = replace(model, state=state_of(text, known, dtype))
     else:
         model = _bounds(text, name, names[0] if names else "")
     fields.raise_problems()  # an estimate from absurd values may take forever
-    estimated = weights.estimate(fields, text, model, known, quantization)
+    estimated = weights.estimate(text, model, known, quantization)
     fields.raise_problems()
     head = head_scheme(quantization, multimodal=model.vision)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
@@ -99,43 +106,55 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
     experts = _experts(text, known) if known.experts else None
+    own = "hidden_size_per_layer_input"
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
         architecture=architecture,
         layers=(FULL,) * layers,
         attention=_latent(text, defaults) if known.latent else _attention(text, defaults),
+        local=_local(text, defaults),
+        borrowing=text.number("num_kv_shared_layers", default=0, least=0, most=layers - 1) if known.parallel else 0,
+        inclusive=known.inclusive,
+        own_width=text.number(own, default=defaults[own], least=0) if own in defaults else 0,
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
         max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
         intermediate_size=_width(text, known, experts),
         experts=experts,
         tied=text.flag("tie_embedding", default=text.flag("tie_word_embeddings", default=known.tied)),
-        vision=known.vision,
+        vision=bool(known.vision),
         draft_layers=_drafts(text, known) if known.draft else 0,
         window=window,
         rope=_rope(text),
         unknown=unknown,
         bounded=not (unknown and known.latent),
     )
-    return model if unknown else replace(model, layers=_kinds(text, known, layers, window))
+    if unknown:
+        return model
+    kinds = _kinds(text, known, layers, window)
+    if model.borrowing and set(kinds) - set(kinds[: layers - model.borrowing]):
+        text.wrong("num_kv_shared_layers", f"is {model.borrowing}, and leaves no layer of their kind with a KV cache")
+    return replace(model, layers=kinds)
 
 
 def _window(text: Fields, known: Architecture) -> int:
-    default = 0 if text.nulled("sliding_window") else known.window
-    return text.number("sliding_window", default=default, least=0, most=_POSITIONS)
+    key = "attention_chunk_size" if known.chunked else "sliding_window"
+    default = 0 if text.nulled(key) else known.window
+    return text.number(key, default=default, least=0, most=_POSITIONS)
 
 
 def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, ...]:
     reasons = []
     if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
-    kinds = {FULL, SLIDING} if window and not known.switched else {FULL}
+    local = CHUNKED if known.chunked else SLIDING
+    kinds = {FULL, local} if window and not known.switched else {FULL}
     if known.hybrid:
         kinds = {FULL, LINEAR} if known.state == DELTA else HYBRID
     if others := sorted(set(text.texts("layer_types")) - kinds):
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
-    if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
+    if not known.chunked and text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
     if known.latent and text.nulled("kv_lora_rank"):
         reasons.append("attention is not latent: kv_lora_rank is null")
@@ -161,8 +180,23 @@ def _rope(text: Fields) -> tuple[Rope, ...]:
 
 
 def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
+    """Read the shape of layers with full attention, which Gemma 4 has other keys for."""
+    usual = _usual(text, defaults)
+    if "global_head_dim" not in defaults:
+        return usual
+    size = text.number("global_head_dim", default=defaults["global_head_dim"], most=_HEADS)
+    equal = text.flag("attention_k_eq_v", default=False)
+    kv_heads = text.number("num_global_key_value_heads", default=usual.kv_heads, most=_HEADS)
+    return Attention(usual.heads, kv_heads if equal else usual.kv_heads, size)
+
+
+def _local(text: Fields, defaults: Mapping[str, int]) -> Attention | None:
+    return _usual(text, defaults) if "global_head_dim" in defaults else None
+
+
+def _usual(text: Fields, defaults: Mapping[str, int]) -> Attention:
     """As vLLM's `get_head_size` and `get_total_num_kv_heads`."""
-    heads = text.number("num_attention_heads", most=_HEADS)
+    heads = text.number("num_attention_heads", default=defaults.get("num_attention_heads"), most=_HEADS)
     fewer = heads if text.nulled("num_key_value_heads") else defaults.get("num_key_value_heads", heads)
     kv_heads = text.number("num_key_value_heads", default=fewer, most=_HEADS)
     if heads % kv_heads:
@@ -203,27 +237,41 @@ def _sharing(text: Fields) -> frozenset[int]:
 def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:
     if known.hybrid:
         return kinds_of(text, known, layers)
+    if known.chunked:
+        return _chunked(text, layers) if window else (FULL,) * layers
     if kinds := text.texts("layer_types"):
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
-        return kinds
+        return (*kinds[:-1], FULL) if known.parallel else kinds  # as transformers makes Gemma 4's last layer
     if not window or known.switched:
         return (FULL,) * layers
     none = layers + 1  # without a pattern, no layer has full attention
     each = text.number("sliding_window_pattern", default=known.pattern or none, most=_LAYERS + 1)
-    return tuple(SLIDING if (index + 1) % each else FULL for index in range(layers))
+    last = layers - 1 if known.parallel else layers
+    return tuple(SLIDING if (index + 1) % each and index != last else FULL for index in range(layers))
+
+
+def _chunked(text: Fields, layers: int) -> tuple[str, ...]:
+    """Read which layers have rotary positions, and with it chunks: vLLM does not ask `layer_types`."""
+    listed = text.data.get("no_rope_layers") or []
+    if not listed:
+        each = text.number("no_rope_layer_interval", default=4, most=_LAYERS)
+        listed = [int((index + 1) % each != 0) for index in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or not all(one in (0, 1) for one in listed):
+        text.wrong("no_rope_layers", f"is not a list of {layers:,} times 0 or 1")
+        return (FULL,) * layers
+    return tuple(CHUNKED if one else FULL for one in listed)
 
 
 def _experts(text: Fields, known: Architecture) -> Experts | None:
     defaults = known.defaults
     if known.single and MOE not in kinds_of(text, known, text.number("num_hidden_layers", most=_LAYERS)):
         return None
-    least = 0 if known.hybrid else 1  # hybrids have models without
-    keys = ("num_experts", "num_local_experts", "n_routed_experts")
-    count = text.number(*keys, default=defaults["num_experts"], least=least)
-    if known.hybrid and count < 2:
+    names = "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
+    count = text.number(*names, default=defaults["num_experts"], least=0)
+    if count < (2 if known.hybrid else 1):
         return None
-    per_token = text.number("num_experts_per_tok", default=defaults["num_experts_per_tok"])
+    per_token = text.number("num_experts_per_tok", "top_k_experts", "moe_k", default=defaults["num_experts_per_tok"])
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"
@@ -234,7 +282,8 @@ def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
     """Read the width of a dense MLP; that of LFM2 is two thirds of what the config has, rounded up."""
     if known.hybrid and known.shared and not experts and not known.single:
         return text.number(known.shared, default=known.defaults[known.shared])  # a Granite 4 without experts
-    width = text.number("block_ff_dim", "intermediate_size", default=known.defaults.get("intermediate_size", 0))
+    dense = "intermediate_size_mlp" if "intermediate_size_mlp" in known.defaults else "intermediate_size"
+    width = text.number("block_ff_dim", dense, default=known.defaults.get(dense, 0))
     unit = text.number("block_multiple_of", default=known.defaults.get("block_multiple_of", 0), least=0)
     if not unit or not text.flag("block_auto_adjust_ff_dim", default=True):
         return width

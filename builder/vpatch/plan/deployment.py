@@ -37,6 +37,8 @@ class Arithmetic:
     second_runner_quantized: bool = False
     second_runner_dense: bool = False
     retains_in_flight: bool = False  # a sliding window keeps the tokens of all batches that are on their way
+    includes_last: bool = False  # Command R7B's window has one token more than its config says
+    tiles_fp8_heads: bool = False  # on Hopper, in kernels for heads of 512
     overlaps_stages: bool = False  # one batch more than stages is on its way, in every runner
     counts_warm_up: bool = False  # of a hybrid model, as if its CUDA graphs kept that memory
     caches_hybrid_prefixes: bool = False  # by default

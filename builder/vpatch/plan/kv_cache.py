@@ -17,12 +17,13 @@ from math import ceil, lcm
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, FULL, MAMBA2, SLIDING, STATEFUL, Attention, Model
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, FULL, KNOWN, MAMBA2, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
+HOPPER = (9, 0)
 LONGEST = 1 << 33  # tokens; more than any model has
 BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
 
@@ -36,9 +37,9 @@ class Layout:
 
     A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
     linear-attention layer `state_bytes`, padded to a page. `groups` has the number of layers of each group:
-    `attention_groups` come first and grow with the context; then `window_groups`, up to `retained` tokens; each other
-    takes `state_blocks` for a request, and if `states_grow` one more for each `block_size` tokens. `bytes_per_block` is
-    the size of a block on a GPU of each pipeline stage.
+    `attention_groups` come first and grow with the context; then `window_groups`, up to `retained` tokens, in blocks of
+    `window_block` and `spare_blocks` more; each other takes `state_blocks` for a request, and if `states_grow` one more
+    for each `block_size` tokens. `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
     """
 
     block_size: int
@@ -51,6 +52,8 @@ class Layout:
     states_grow: bool = False
     window_groups: int = 0
     retained: int = 0
+    window_block: int = KERNEL_BLOCK
+    spare_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
     # The layers of multi-token prediction come after all others, on the last stage.
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
-    if SLIDING in model.layers:
-        return _windowed(model, deployment, per_token, stages)
+    if SLIDING in model.layers or CHUNKED in model.layers:
+        return _windowed(model, deployment, stages)
     if not model.hybrid:
         return _dense(model, deployment, per_token, stages)
     return _hybrid(model, deployment, per_token, stages)
@@ -132,17 +135,54 @@ def _grouped(
     return tuple(map(len, groups)), counts[0][1], sizes
 
 
-def _windowed(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
-    """Lay out a model with sliding windows: `SlidingWindowSpec.max_admission_blocks_per_request`."""
-    kinds = {kind: [index for index, one in enumerate(model.layers) if one == kind] for kind in (FULL, SLIDING)}
-    page = KERNEL_BLOCK * per_token
-    retained = model.window - 1 + deployment.max_num_batched_tokens * _batches(model, deployment)
-    if not kinds[FULL]:
-        blocks = tuple(page * len(stage) for stage in stages)
-        return Layout(KERNEL_BLOCK, page, (len(model.layers),), 0, blocks, window_groups=1, retained=retained)
-    groups, full, sizes = _grouped(kinds[FULL], kinds[SLIDING], stages)
+def _windowed(model: Model, deployment: Deployment, stages: Sequence[range]) -> Layout:
+    """Lay out a model with sliding windows or chunks: `max_admission_blocks_per_request` of their specs.
+
+    If a token of one kind of layers is larger, blocks of the other have more: `unify_kv_cache_spec_page_size`.
+    """
+    own = model.layers[: len(model.layers) - model.borrowing]
+    full, local = ([index for index, kind in enumerate(own) if (kind == FULL) is whole] for whole in (True, False))
+    shards = (
+        shape.shard(deployment.tensor_parallel_size) for shape in (model.attention, model.local or model.attention)
+    )
+    tokens = [_token_bytes(shard, deployment.kv_cache_dtype, model.dtype) for shard in shards]
+    smallest = _smallest_block(model, deployment)
+    page = smallest * max(tokens)
+    if any(max(tokens) % size for size in tokens):
+        raise Failure(Problem("no such KV cache", model.name, "its kinds of layers have no common size of a block"))
+    block, window_block = (page // size for size in tokens)
+    chunked = CHUNKED in own
+    # A window may begin inside of a block, a chunk does not.
+    before = model.window if chunked else model.window - 1 + _sees_beyond(model, deployment)
+    retained = before + deployment.max_num_batched_tokens * _batches(model, deployment)
+    groups, count, sizes = _grouped(full, local, stages) if full else ((len(own),), 0, [len(stage) for stage in stages])
+    if not full:
+        page, window_block = smallest * tokens[1], smallest
     blocks = tuple(page * size for size in sizes)
-    return Layout(KERNEL_BLOCK, page, groups, full, blocks, window_groups=len(groups) - full, retained=retained)
+    windows = len(groups) - count
+    return Layout(
+        block if full else window_block,
+        page,
+        groups,
+        count,
+        blocks,
+        window_groups=windows,
+        retained=retained,
+        window_block=window_block,
+        spare_blocks=not chunked,
+    )
+
+
+def _smallest_block(model: Model, deployment: Deployment) -> int:
+    """Return the fewest tokens of a block: kernels for an FP8 cache of heads of 512 on Hopper have tiles of 64."""
+    tiled = deployment.kv_cache_dtype in ("fp8", "fp8_e4m3") and deployment.gpu.capability == HOPPER
+    wide = model.local is not None and model.attention.head_size == 512
+    return 64 if tiled and wide and arithmetic_of(deployment.vllm).tiles_fp8_heads else KERNEL_BLOCK
+
+
+def _sees_beyond(model: Model, deployment: Deployment) -> bool:
+    """Whether a window has one token more than the config says."""
+    return model.inclusive and arithmetic_of(deployment.vllm).includes_last
 
 
 def _batches(model: Model, deployment: Deployment) -> int:
@@ -207,6 +247,8 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
     concurrency, shortest = blocks / needed, layout.block_size
     if not deployment.enable_prefix_caching and layout.state_blocks:
         shortest = min(shortest, deployment.max_model_len)  # a state's block is as long as a request
+    if layout.window_groups:
+        shortest = min(shortest, layout.window_block)
     slots, tokens = blocks // len(layout.groups) * shortest, int(concurrency * deployment.max_model_len)
     return Capacity(blocks, needed, slots, tokens, concurrency)
 
@@ -214,7 +256,7 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
 def blocks_for(layout: Layout, tokens: int) -> int:
     """Return the number of blocks that a request of `tokens` takes in all groups."""
     states = len(layout.groups) - layout.attention_groups - layout.window_groups
-    windows = layout.window_groups * (ceil(min(layout.retained, tokens) / layout.block_size) + 1)
+    windows = layout.window_groups * (ceil(min(layout.retained, tokens) / layout.window_block) + layout.spare_blocks)
     growing = layout.attention_groups * ceil(tokens / layout.block_size)
     kept = layout.state_blocks + (ceil(tokens / layout.block_size) if layout.states_grow else 0)
     return growing + windows + states * kept
@@ -243,6 +285,12 @@ def stages_of(layers: int, stages: int) -> list[range]:
     return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]
 
 
+def lenders_of(model: Model) -> list[int]:
+    """Return the layers whose KV cache the last ones read: the last of each kind that has one of its own."""
+    own = model.layers[: len(model.layers) - model.borrowing]
+    return [len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :])]
+
+
 def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
     """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
     if deployment.kv_cache_dtype not in TURBOQUANT:
@@ -258,6 +306,13 @@ def _check(model: Model, deployment: Deployment) -> None:
     dtypes = arithmetic_of(deployment.vllm).kv_cache_dtypes
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     problems = []
+    if (
+        (known := KNOWN.get(model.architecture))
+        and known.since
+        and deployment.vllm.release < Version(known.since).release
+    ):
+        where = f"{model.architecture} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
     if deployment.kv_cache_dtype not in dtypes:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
         meant = did_you_mean(nearest(deployment.kv_cache_dtype, dtypes), " ")
@@ -268,11 +323,12 @@ def _check(model: Model, deployment: Deployment) -> None:
     if latent := model.attention.latent:
         problems += mla.refused(model.attention, latent, deployment)
     divided = {"attention heads": model.attention.heads}
-    if model.attention.kv_heads > ranks:
-        divided["KV heads"] = model.attention.kv_heads
-    elif ranks % model.attention.kv_heads:
-        cause = f"{model.attention.kv_heads} KV heads cannot be copied to them evenly"
-        problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
+    for kv_heads in {shape.kv_heads for shape in (model.attention, model.local) if shape}:
+        if kv_heads > ranks:
+            divided["KV heads"] = kv_heads
+        elif ranks % kv_heads:
+            cause = f"{kv_heads} KV heads cannot be copied to them evenly"
+            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if state := model.state:
         copied = state.kind == MAMBA2 and state.groups == 1
         divided |= {"heads of a state": state.heads, "groups of a state": ranks if copied else state.groups}
@@ -282,8 +338,9 @@ def _check(model: Model, deployment: Deployment) -> None:
             problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    if deployment.kv_cache_dtype in TURBOQUANT and not {SLIDING, BOTH}.isdisjoint(model.layers):
-        cause = "plan does not know what TurboQuant makes of sliding windows"
+    windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
+    if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
+        cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
         if BOTH in model.layers:
             cause = "vLLM does not find the attention of layers that also keep a state"
         problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
@@ -291,7 +348,7 @@ def _check(model: Model, deployment: Deployment) -> None:
     if deployment.mamba_ssm_cache_dtype not in states:
         where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
         problems.append(Problem("no such states", where, f"it knows {', '.join(states)}"))
-    if {*ATTENTIVE, SLIDING}.isdisjoint(model.layers):
+    if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
     if problems:
         raise Failure(*problems)

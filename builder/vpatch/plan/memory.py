@@ -9,18 +9,19 @@ the folder `calibration` and `llm-d-planner.json`; `python -m benchmarks.calibra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
 
-from vpatch.plan import GIB, MIB, Model, Weights
+from vpatch.plan import GIB, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
-from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers, stages_of
+from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
-HOPPER = (9, 0)
-# Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches: on an H200, and on an RTX 5090.
-IMAGE_ON_HOPPER, IMAGE = int(1.9 * GIB), int(1.55 * GIB)
+# What a vision tower takes of the intermediate results of its patches: Qwen3.5 on an H200, which has another kernel,
+# and on an RTX 5090; Qwen2.5-VL on an A100.
+ON_HOPPER, ELSEWHERE = 1.02, 0.83
 # Bytes per request and token of the vocabulary in the sampler, and hidden states that it finds: as vLLM 0.19.0 counted
 # for 1,024 requests on an H100, with vocabularies of 32,000 to 262,000 tokens.
 SAMPLER, HELD = 14, 2.5
@@ -138,8 +139,19 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
     margin = 0.1 if model.quantization else 0.02  # plan can only guess what a checkpoint leaves unquantized
     known = known and deployment.tensor_parallel_size == 1  # small tensors are copied, not divided
+    loaded = weights.summed and not weights.exact  # what is given counts what vLLM adds
+    tables = 0 if loaded else _rotary(model)
+    own = 0 if loaded else deployment.max_num_batched_tokens * model.own_width * len(model.layers)  # a batch's, kept
+    extra = (tables if tables > TABLES else 0) + own * DTYPE_BYTES[model.dtype]
     estimate = Estimate(size, int(size * (1 - margin)), int(size * (1 + margin)) + TABLES)
-    return Item("weights", exactly(size) if known else estimate, weights.source)
+    return Item("weights", (exactly(size) if known else estimate) + exactly(extra), weights.source)
+
+
+def _rotary(model: Model) -> int:
+    """Bytes of the tables of rotary positions on each GPU: a head's size for each position, by kind of attention."""
+    shapes = {shape.head_size for shape in (model.attention, model.local) if shape}
+    factor = max((rope.factor for rope in model.rope if rope.kind == "linear"), default=1.0)
+    return int(sum(shapes) * model.max_position_embeddings * factor) * DTYPE_BYTES[model.dtype]
 
 
 def _libraries(deployment: Deployment) -> Item:
@@ -166,15 +178,25 @@ def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item
         tokens, heads = mla.context(model.attention, latent, deployment), model.attention.shard(ranks).heads
         size = tokens * heads * (latent.nope + latent.value) * DTYPE_BYTES[model.dtype]
         candidates[f"keys and values of {tokens:,} cached tokens"] = size + _held(model, deployment)
-    if model.vision and not deployment.language_model_only:
-        image = IMAGE_ON_HOPPER if deployment.gpu.capability == HOPPER else IMAGE
-        candidates["the largest image in the vision tower"] = image
     because, size = max(candidates.items(), key=lambda item: item[1])
     most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
+    if model.vision and model.tower and not deployment.language_model_only:
+        tower, likely = _tower(model, model.tower, deployment), estimate.likely
+        estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
+        because = because if likely == estimate.likely else "the largest images in the vision tower"
     if in_second_runner(model, deployment.vllm):
         estimate, because = estimate + COMPILED, f"{because}; more where the model is compiled anew"
     return Item("activations", Estimate(estimate.likely, max(0, estimate.least), estimate.most), because)
+
+
+def _tower(model: Model, tower: Tower, deployment: Deployment) -> Estimate:
+    """What the vision tower takes for the largest items, which wait for the decoder as hidden states."""
+    patches, tokens = profiled(tower, deployment)
+    share = ON_HOPPER if deployment.gpu.capability == HOPPER else ELSEWHERE
+    size = int(DTYPE_BYTES[model.dtype] * (patches * tower.width * share + tokens * model.hidden_size))
+    least, most = (0.7, 1.25) if tower.measured else (0.4, 1.8)
+    return Estimate(size, int(size * least), int(size * most) + 128 * MIB)
 
 
 def _held(model: Model, deployment: Deployment) -> int:

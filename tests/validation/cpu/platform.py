@@ -36,6 +36,11 @@ USED = (
 )
 """What most probes import."""
 
+MISTRAL_COMMON = (
+    *(f"mistral_common.protocol.instruct.{name}" for name in ("chunk", "messages", "request")),
+    "mistral_common.tokens.tokenizers.multimodal",
+)
+
 _pretended: list[str] = []
 
 
@@ -193,11 +198,33 @@ def import_latent_attention() -> None:
     workspace._manager = SimpleNamespace(get_simultaneous=lambda *specs: [None] * len(specs))
 
 
+def stand_in_for_vision() -> None:
+    """Make the models with images importable: without mistral_common, and without compiled operators to fuse."""
+    for name in ("vllm.tokenizers.mistral", "vllm.compilation.passes.pass_manager", *MISTRAL_COMMON):
+        sys.modules[name] = MagicMock()
+
+    from vllm.model_executor.models import vision
+
+    if norm := getattr(vision, "FusedInputNorm", None):  # since 0.28; it reads the image processor's config
+        norm.from_model_config = lambda *_: None
+
+
+def stand_in_for_gemma4() -> None:
+    """Give releases that read Gemma 4's two sizes of heads from its config one that has them: transformers' has not."""
+    from importlib.util import find_spec
+
+    from transformers import AutoConfig, PretrainedConfig
+
+    if find_spec("vllm.transformers_utils.configs.gemma4") is None:
+        kind = type("Gemma4TextConfig", (PretrainedConfig,), {"model_type": "gemma4_text"})
+        AutoConfig.register("gemma4_text", kind, exist_ok=True)
+
+
 def name_activations() -> None:
     """Name the kernels of activations, which are looked up when a layer is built, and not called."""
     import torch
 
-    for name in ("gelu_tanh_and_mul", "gelu_new", "relu_squared"):
+    for name in ("gelu_and_mul", "gelu_tanh_and_mul", "gelu_new", "relu_squared"):
         setattr(torch.ops._C, name, None)
 
 

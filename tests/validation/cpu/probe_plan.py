@@ -23,6 +23,8 @@ from tests.validation.cpu.platform import (
     register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
+    stand_in_for_gemma4,
+    stand_in_for_vision,
     without_cuda_memory,
 )
 from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
@@ -173,6 +175,8 @@ def main(home: str, cases: str) -> dict[str, Any]:
     one_rank(home)
     name_activations()
     register_nemotron_h()
+    stand_in_for_vision()
+    stand_in_for_gemma4()
     found = []
     for case in json.loads(Path(cases).read_text()):
         with tempfile.TemporaryDirectory(dir=home) as folder:

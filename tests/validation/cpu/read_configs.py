@@ -14,6 +14,7 @@ from tests.validation.cpu.platform import (
     pretend_h100,
     single_rank,
     stand_in_for_flashinfer,
+    stand_in_for_vision,
     without_cuda_memory,
 )
 from tests.validation.cpu.probing import engine_config, layers_of
@@ -33,6 +34,12 @@ def state(layer: Any) -> list[Any]:
     """Return the shapes and dtypes of a linear-attention layer's state, convolution first."""
     shapes = [sorted(shape) for shape in layer.get_state_shape()]
     return [shapes, [dtype(one) for one in layer.get_state_dtype()]]
+
+
+def tied(model: Any) -> bool:
+    """Whether the head is the embedding; of a multimodal model the outer config decides, as in `with_hf_config`."""
+    configs = (model.hf_config, model.hf_text_config)
+    return bool(next(one.tie_word_embeddings for one in configs if hasattr(one, "tie_word_embeddings")))
 
 
 def look(folder: Path) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def look(folder: Path) -> dict[str, Any]:
         "hidden_size": model.get_hidden_size(),
         "max_model_len": model.max_model_len,
         "dtype": dtype(model.dtype),
-        "tied": bool(model.hf_text_config.tie_word_embeddings),
+        "tied": tied(model),
         "experts": model.get_num_experts(),
         "parameters": {name: one.numel() * one.element_size() for name, one in built.named_parameters()},
     }
@@ -78,6 +85,7 @@ def main(home: Path) -> None:
     torch.cuda.Event = object  # made if there are shared experts
     name_activations()
     import_latent_attention()
+    stand_in_for_vision()
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.

@@ -1,0 +1,149 @@
+"""The matrices of a decoder layer by name and size, from the shapes in a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+from vpatch.plan import (
+    CONVOLUTION,
+    DELTA,
+    LINEAR,
+    MAMBA1,
+    MAMBA2,
+    MLP,
+    MOE,
+    SLIDING,
+    STATEFUL,
+    Architecture,
+    Attention,
+    Latent,
+    Model,
+)
+from vpatch.plan.checkpoint_files import Fields
+
+
+class Part(NamedTuple):
+    """Parameters under one name; those of a linear layer may be quantized. `whole`: each GPU has all of them."""
+
+    name: str
+    parameters: int
+    linear: bool = True
+    whole: bool = False
+
+
+def matrices(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
+    """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
+    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
+    network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
+    yield Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
+    for part in (*mixer, *network):
+        yield part._replace(name=f"mixer.{part.name.partition('.')[2]}") if known.single else part
+    if model.own_width:
+        own = ("per_layer_input_gate", "per_layer_projection")
+        yield from (Part(name, model.hidden_size * model.own_width) for name in own)
+
+
+def _network(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
+    hidden, experts = model.hidden_size, model.experts
+    dense = experts is None or kind == MLP or _is_dense(text, known, index)
+    if dense or known.parallel:
+        yield from _mlp(known, "mlp", hidden, model.intermediate_size)
+    if dense or experts is None:
+        return
+    yield Part("mlp.gate", hidden * experts.count, linear=False)
+    inner = text.number("moe_latent_size", default=hidden)  # of a Nemotron-H, experts work in a smaller space
+    if inner != hidden:
+        yield Part("mlp.fc1_latent_proj", 2 * hidden * inner)
+    yield from _mlp(known, "mlp.experts.0", inner, experts.intermediate_size, experts.count)
+    if known.shared:
+        width = text.number(known.shared, default=known.defaults[known.shared], least=0)
+        if known.shared.endswith("shared_experts"):
+            name, width = "mlp.shared_experts", width * experts.intermediate_size
+        elif known.shared == "shared_expert_intermediate_size":
+            name = "mlp.shared_expert"
+            yield Part("mlp.shared_expert_gate", hidden)
+        else:
+            name = "mlp.shared_expert" + "s" * known.single
+            width *= text.number("n_shared_experts", default=1, least=0)
+        yield from _mlp(known, name, hidden, width)
+
+
+def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
+    """Whether a layer of a model with experts has none, as in vLLM's Qwen, GLM, DeepSeek, Jamba, Llama and Ernie."""
+
+    def number(*keys: str, default: int, least: int = 0) -> int:
+        return text.number(*keys, default=known.defaults.get(keys[0], default), least=least)
+
+    first = number("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", default=0)
+    last = number("moe_layer_end_index", default=-1, least=-1)
+    each, offset = number("expert_layer_period", default=1, least=1), number("expert_layer_offset", default=0)
+    step = number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1, least=1)
+    listed = text.data.get("mlp_only_layers")
+    return (
+        index < first
+        or -1 < last < index
+        or index % each != offset % each
+        or (isinstance(listed, list) and index in listed)
+        or (index + 1) % step != 0
+        or index % number("moe_layer_freq", default=1, least=1) != 0
+    )
+
+
+def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[Part]:
+    hidden = model.hidden_size
+    if kind != LINEAR:
+        yield from _attention(model, known, kind, index)
+    if kind not in STATEFUL or model.state is None:
+        return
+    state, channels = model.state, model.state.channels()
+    name = {DELTA: "linear_attn", CONVOLUTION: "conv"}.get(state.kind, "mamba")
+    yield Part(f"{name}.conv1d", state.kernel * channels, linear=False)
+    projections = {
+        DELTA: {"in_proj_qkv": channels, "in_proj_z": state.width, "in_proj_b": state.heads, "in_proj_a": state.heads},
+        MAMBA2: {"in_proj": state.width + channels + state.heads},
+        MAMBA1: {"in_proj": 2 * state.width},
+        CONVOLUTION: {"in_proj": 3 * state.width},
+    }
+    widths = {**projections[state.kind], "out_proj": state.width}
+    yield from (Part(f"{name}.{one}", hidden * width) for one, width in widths.items())
+    if state.kind == MAMBA1:
+        usual = ceil(hidden / 16)
+        rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
+        # Projections of the time step, and others; its matrix A is in float32.
+        yield Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
+
+
+def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iterator[Part]:
+    attention, hidden = model.local if kind == SLIDING and model.local else model.attention, model.hidden_size
+    if attention.latent:
+        yield from _latent(attention, attention.latent, hidden, index)
+        return
+    queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+    widths = {"q_proj": queries * (2 if known.gated else 1), "o_proj": queries}
+    if index < len(model.layers) - model.borrowing or index >= len(model.layers):
+        widths |= {"k_proj": keys, "v_proj": keys}
+    yield from (Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+
+
+def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> Iterator[Part]:
+    heads, queries = attention.heads, latent.queries
+    query = heads * (latent.nope + latent.rope)
+    if queries:
+        yield Part("self_attn.q_a_proj", hidden * queries, whole=True)
+        yield Part("self_attn.q_b_proj", queries * query)
+    else:
+        yield Part("self_attn.q_proj", hidden * query)
+    yield Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
+    yield Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
+    yield Part("self_attn.o_proj", heads * latent.value * hidden)
+    if latent.index and index not in latent.shares:
+        yield Part("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
+        yield Part("self_attn.indexer.wk", hidden * latent.index, whole=True)
+        yield Part("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
+
+
+def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[Part]:
+    names = ("gate_proj", "up_proj", "down_proj")[3 - known.mlp :]
+    return (Part(f"{name}.{one}", hidden * width * count) for one in names)
