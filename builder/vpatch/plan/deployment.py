@@ -65,6 +65,7 @@ class Arithmetic:
     latent_heads: Sequence[Sequence[int]] = ()  # `nope`, `rope` and `value` that its prompts' kernels take; empty: all
     flashinfer_sparse_heads: int = 16  # of a rank, up to which sparse attention is FlashInfer's on Blackwell; 0: any
     shares_indexers: bool = False  # sparse attention has indexers in some layers only
+    whole_rows: bool = False  # on Blackwell, blocks of sparse attention end with a whole token of a layer
     fp8_on_blackwell: Sequence[str] = ()  # architectures whose KV cache is FP8 there, unless the type is given
     lacks: Sequence[str] = (
         "Glm4MoeLiteForCausalLM",

@@ -209,6 +209,8 @@ def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequenc
         sizes = [size + number * each for size, (number, each) in zip(sizes, indexers, strict=True)]
         count += sum(number for number, _ in indexers)  # they are layers of their own
     blocks = tuple(block_size * size for size in sizes)
+    if latent:
+        blocks = tuple(mla.aligned(latent, deployment, size, per_token) for size in blocks)
     return Layout(block_size, block_size * per_token, (count,), attention_groups=1, bytes_per_block=blocks)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 from vpatch.errors import Problem
 from vpatch.plan import Attention, Latent, Model
@@ -63,6 +64,13 @@ def indexers(latent: Latent, deployment: Deployment, layers: range) -> tuple[int
     shared = arithmetic_of(deployment.vllm).shares_indexers
     count = sum(not shared or index not in latent.shares for index in layers)
     return count, latent.index + latent.index // _SCALED * _SCALE
+
+
+def aligned(latent: Latent, deployment: Deployment, size: int, row: int) -> int:
+    """Return the bytes of a block of `size`, in a release that wants whole `row`s: `MLAAttention.get_kv_cache_spec`."""
+    blackwell = (deployment.gpu.capability or (0, 0))[0] == _BLACKWELL
+    wanted = latent.index and blackwell and arithmetic_of(deployment.vllm).whole_rows
+    return ceil(size / row) * row if wanted else size
 
 
 def context(attention: Attention, latent: Latent, deployment: Deployment) -> int:
