@@ -287,12 +287,6 @@ def stages_of(layers: int, stages: int) -> list[range]:
     return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]
 
 
-def lenders_of(model: Model) -> list[int]:
-    """Return the layers whose KV cache the last ones read: the last of each kind that has one of its own."""
-    own = model.layers[: len(model.layers) - model.borrowing]
-    return [len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :])]
-
-
 def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
     """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
     if deployment.kv_cache_dtype not in TURBOQUANT:
@@ -302,6 +296,12 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
         return frozenset(index for index, kind in enumerate(model.layers) if kind not in ATTENTIVE)
     edge = min(BOUNDARY, count // 2)
     return frozenset({*range(edge), *range(count - edge, count)})
+
+
+def _first_lender(model: Model) -> int:
+    """Return the first of the layers whose KV cache the last ones read: the last of each kind that has its own."""
+    own = model.layers[: len(model.layers) - model.borrowing]
+    return min(len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :]))
 
 
 def _check(model: Model, deployment: Deployment) -> None:
@@ -340,6 +340,9 @@ def _check(model: Model, deployment: Deployment) -> None:
             problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
+    elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
+        cause = "layers would be on another stage than those whose KV cache they read"  # `validate_kv_sharing_target`
+        problems.append(Problem("cannot divide the model", f"{stages} stages", cause))
     windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
     if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
         cause = "plan does not know what TurboQuant makes of sliding windows and chunks"

@@ -8,7 +8,7 @@ from vpatch.errors import Problem
 from vpatch.plan import ATTENTIVE, GIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, lengths
 from vpatch.plan.fit import Fit, remedies
-from vpatch.plan.kv_cache import keeps_every_state, lenders_of, skipped_layers, stages_of
+from vpatch.plan.kv_cache import keeps_every_state, skipped_layers, stages_of
 from vpatch.plan.memory import CONTEXT
 
 UNKNOWN = "cannot know"
@@ -31,8 +31,7 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
     if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
         cause = f"{model.architecture} has no layers of multi-token prediction"
         yield Problem(_REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
-    borrowed = _borrowed(model, deployment.pipeline_parallel_size)
-    for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment), *borrowed):
+    for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment)):
         yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
     if block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
         block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
@@ -66,14 +65,6 @@ def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str
     if vllm >= (0, 20) and model.hybrid and any(set(ATTENTIVE).isdisjoint(part) for part in parts):
         cause = "a stage would have no attention layer"
         yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
-
-
-def _borrowed(model: Model, stages: int) -> Iterator[tuple[str, str]]:
-    """Refuse a stage with layers that read the KV cache of others, without those: `validate_kv_sharing_target`."""
-    parts = stages_of(len(model.layers), stages)
-    if model.borrowing and parts[-1].start > min(lenders_of(model)):
-        cause = "layers would be on another stage than those whose KV cache they read"
-        yield f"--pipeline-parallel-size {stages}", cause
 
 
 def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
