@@ -21,7 +21,8 @@ from vpatch.errors import Failure
 from vpatch.plan import ATTENTIVE
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
+from vpatch.plan.division import stages_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import FIRST, pending, tree_of

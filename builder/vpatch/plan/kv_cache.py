@@ -11,15 +11,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import ceil, lcm
 
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, FULL, KNOWN, MAMBA2, SLIDING, STATEFUL, Attention, Model
+from vpatch.errors import Failure, Problem
+from vpatch.plan import ATTENTIVE, CHUNKED, FULL, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
+from vpatch.plan.division import check, stages_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
@@ -74,7 +74,7 @@ class Capacity:
 def layout(model: Model, deployment: Deployment) -> Layout:
     """Return the layout of a deployment's KV cache; raise `Failure` if the release or the model has no such layout."""
     deployment = mla.with_default(model, deployment)
-    _check(model, deployment)
+    check(model, deployment)
     attention = model.attention.shard(deployment.tensor_parallel_size)
     per_token = _token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
     if latent := attention.latent:
@@ -279,14 +279,6 @@ def _exports_states(model: Model, deployment: Deployment) -> bool:
     return not model.delta or (major, minor) == (9, 0) or (major in {10, 12} and state.state_size == 128)
 
 
-def stages_of(layers: int, stages: int) -> list[range]:
-    """Divide layers among stages as vLLM's `get_pp_indices`: the remainder goes to the stages before the last."""
-    counts = [layers // stages] * stages
-    for stage in range(layers % stages):
-        counts[-2 - stage] += 1
-    return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]
-
-
 def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
     """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
     if deployment.kv_cache_dtype not in TURBOQUANT:
@@ -296,64 +288,3 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
         return frozenset(index for index, kind in enumerate(model.layers) if kind not in ATTENTIVE)
     edge = min(BOUNDARY, count // 2)
     return frozenset({*range(edge), *range(count - edge, count)})
-
-
-def _first_lender(model: Model) -> int:
-    """Return the first of the layers whose KV cache the last ones read: the last of each kind that has its own."""
-    own = model.layers[: len(model.layers) - model.borrowing]
-    return min(len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :]))
-
-
-def _check(model: Model, deployment: Deployment) -> None:
-    dtypes = arithmetic_of(deployment.vllm).kv_cache_dtypes
-    ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
-    problems = []
-    if (
-        (known := KNOWN.get(model.architecture))
-        and known.since
-        and deployment.vllm.release < Version(known.since).release
-    ):
-        where = f"{model.architecture} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
-    if deployment.kv_cache_dtype not in dtypes:
-        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
-        meant = did_you_mean(nearest(deployment.kv_cache_dtype, dtypes), " ")
-        problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(dtypes)}"))
-    if model.architecture in arithmetic_of(deployment.vllm).lacks:
-        where, cause = f"{model.architecture} on vLLM {deployment.vllm}", "the transformers that it requires has none"
-        problems.append(Problem("no such architecture", where, cause))
-    if latent := model.attention.latent:
-        problems += mla.refused(model.attention, latent, deployment)
-    divided = {"attention heads": model.attention.heads}
-    for kv_heads in {shape.kv_heads for shape in (model.attention, model.local) if shape}:
-        if kv_heads > ranks:
-            divided["KV heads"] = kv_heads
-        elif ranks % kv_heads:
-            cause = f"{kv_heads} KV heads cannot be copied to them evenly"
-            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
-    if state := model.state:
-        copied = state.kind == MAMBA2 and state.groups == 1
-        divided |= {"heads of a state": state.heads, "groups of a state": ranks if copied else state.groups}
-    for what, count in divided.items():
-        if count % ranks:
-            cause = f"its {count} {what} are not divisible by {ranks}"
-            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
-    if stages > len(model.layers):
-        problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
-        cause = "layers would be on another stage than those whose KV cache they read"  # `validate_kv_sharing_target`
-        problems.append(Problem("cannot divide the model", f"{stages} stages", cause))
-    windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
-    if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
-        cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
-        if BOTH in model.layers:
-            cause = "vLLM does not find the attention of layers that also keep a state"
-        problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
-    states = arithmetic_of(deployment.vllm).state_dtypes
-    if deployment.mamba_ssm_cache_dtype not in states:
-        where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such states", where, f"it knows {', '.join(states)}"))
-    if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
-        problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
-    if problems:
-        raise Failure(*problems)

@@ -15,7 +15,8 @@ from math import ceil
 from vpatch.plan import GIB, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
-from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers, stages_of
+from vpatch.plan.division import stages_of
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"

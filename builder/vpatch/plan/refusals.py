@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from vpatch.errors import Problem
 from vpatch.plan import ATTENTIVE, GIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, lengths
+from vpatch.plan.division import stages_of
 from vpatch.plan.fit import Fit, remedies
-from vpatch.plan.kv_cache import keeps_every_state, skipped_layers, stages_of
+from vpatch.plan.kv_cache import keeps_every_state, skipped_layers
 from vpatch.plan.memory import CONTEXT
 
 UNKNOWN = "cannot know"

@@ -1,0 +1,79 @@
+"""What a model can be divided into, ranks and stages, and what a release has no KV cache for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+from packaging.version import Version
+
+from vpatch.errors import Failure, Problem, did_you_mean, nearest
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KNOWN, MAMBA2, SLIDING, Model
+from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
+
+
+def check(model: Model, deployment: Deployment) -> None:
+    """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
+    traits, known = arithmetic_of(deployment.vllm), KNOWN.get(model.architecture)
+    problems = []
+    if known and known.since and deployment.vllm.release < Version(known.since).release:
+        where = f"{model.architecture} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
+    if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
+        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
+        meant = did_you_mean(nearest(deployment.kv_cache_dtype, traits.kv_cache_dtypes), " ")
+        problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(traits.kv_cache_dtypes)}"))
+    windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
+    if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
+        cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
+        if BOTH in model.layers:
+            cause = "vLLM does not find the attention of layers that also keep a state"
+        problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
+    if deployment.mamba_ssm_cache_dtype not in traits.state_dtypes:
+        where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such states", where, f"it knows {', '.join(traits.state_dtypes)}"))
+    if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
+        problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
+    undivided = (*_heads(model, deployment.tensor_parallel_size), *_parts(model, deployment.pipeline_parallel_size))
+    problems += [Problem("cannot divide the model", *why) for why in undivided]
+    if problems:
+        raise Failure(*problems)
+
+
+def _heads(model: Model, ranks: int) -> Iterator[tuple[str, str]]:
+    """Yield why heads cannot be divided among ranks."""
+    divided = [("attention heads", model.attention.heads)]
+    for kv_heads in sorted({shape.kv_heads for shape in (model.attention, model.local) if shape}):
+        if kv_heads > ranks:
+            divided.append(("KV heads", kv_heads))
+        elif ranks % kv_heads:
+            yield f"{ranks} GPUs", f"{kv_heads} KV heads cannot be copied to them evenly"
+    if state := model.state:
+        copied = state.kind == MAMBA2 and state.groups == 1
+        divided += [("heads of a state", state.heads), ("groups of a state", ranks if copied else state.groups)]
+    for what, count in divided:
+        if count % ranks:
+            yield f"{ranks} GPUs", f"its {count} {what} are not divisible by {ranks}"
+
+
+def _parts(model: Model, stages: int) -> Iterator[tuple[str, str]]:
+    """Yield why layers cannot be divided among stages."""
+    if stages > len(model.layers):
+        yield f"{stages} stages", f"it has {len(model.layers)} layers"
+    elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
+        # Source: `validate_kv_sharing_target`.
+        yield f"{stages} stages", "layers would be on another stage than those whose KV cache they read"
+
+
+def stages_of(layers: int, stages: int) -> list[range]:
+    """Divide layers among stages as vLLM's `get_pp_indices`: the remainder goes to the stages before the last."""
+    counts = [layers // stages] * stages
+    for stage in range(layers % stages):
+        counts[-2 - stage] += 1
+    return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]
+
+
+def _first_lender(model: Model) -> int:
+    """Return the first of the layers whose KV cache the last ones read: the last of each kind that has its own."""
+    own = model.layers[: len(model.layers) - model.borrowing]
+    return min(len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :]))
