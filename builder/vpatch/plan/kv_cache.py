@@ -9,7 +9,7 @@ each request.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
@@ -268,43 +268,46 @@ def _first_lender(model: Model) -> int:
 
 
 def _check(model: Model, deployment: Deployment) -> None:
-    dtypes = arithmetic_of(deployment.vllm).kv_cache_dtypes
-    ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    dtypes, known = arithmetic_of(deployment.vllm).kv_cache_dtypes, KNOWN.get(model.architecture)
     problems = []
-    if (
-        (known := KNOWN.get(model.architecture))
-        and known.since
-        and deployment.vllm.release < Version(known.since).release
-    ):
+    if known and known.since and deployment.vllm.release < Version(known.since).release:
         where = f"{model.architecture} on vLLM {deployment.vllm}"
         problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
     if deployment.kv_cache_dtype not in dtypes:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
         meant = did_you_mean(nearest(deployment.kv_cache_dtype, dtypes), " ")
         problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(dtypes)}"))
-    divided = {"attention heads": model.attention.heads}
-    for kv_heads in {shape.kv_heads for shape in (model.attention, model.local) if shape}:
-        if kv_heads > ranks:
-            divided["KV heads"] = kv_heads
-        elif ranks % kv_heads:
-            cause = f"{kv_heads} KV heads cannot be copied to them evenly"
-            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
-    if model.linear:
-        divided |= {"key heads": model.linear.key_heads, "value heads": model.linear.value_heads}
-    for what, count in divided.items():
-        if count % ranks:
-            cause = f"its {count} {what} are not divisible by {ranks}"
-            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
-    if stages > len(model.layers):
-        problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
-        cause = "layers would be on another stage than those whose KV cache they read"  # `validate_kv_sharing_target`
-        problems.append(Problem("cannot divide the model", f"{stages} stages", cause))
     windowed = SLIDING in model.layers or CHUNKED in model.layers
     if deployment.kv_cache_dtype in TURBOQUANT and windowed:
         cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
         problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
     if FULL not in model.layers and not windowed:
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
+    divisions = (*_heads(model, deployment.tensor_parallel_size), *_parts(model, deployment.pipeline_parallel_size))
+    problems += [Problem("cannot divide the model", *division) for division in divisions]
     if problems:
         raise Failure(*problems)
+
+
+def _heads(model: Model, ranks: int) -> Iterator[tuple[str, str]]:
+    """Yield why heads cannot be divided among ranks."""
+    divided = {"attention heads": model.attention.heads}
+    for kv_heads in {shape.kv_heads for shape in (model.attention, model.local) if shape}:
+        if kv_heads > ranks and kv_heads % ranks:
+            yield f"{ranks} GPUs", f"its {kv_heads} KV heads are not divisible by {ranks}"
+        elif kv_heads <= ranks and ranks % kv_heads:
+            yield f"{ranks} GPUs", f"{kv_heads} KV heads cannot be copied to them evenly"
+    if model.linear:
+        divided |= {"key heads": model.linear.key_heads, "value heads": model.linear.value_heads}
+    for what, count in divided.items():
+        if count % ranks:
+            yield f"{ranks} GPUs", f"its {count} {what} are not divisible by {ranks}"
+
+
+def _parts(model: Model, stages: int) -> Iterator[tuple[str, str]]:
+    """Yield why layers cannot be divided among stages."""
+    if stages > len(model.layers):
+        yield f"{stages} stages", f"it has {len(model.layers)} layers"
+    elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
+        # Source: `validate_kv_sharing_target`.
+        yield f"{stages} stages", "layers would be on another stage than those whose KV cache they read"
