@@ -9,7 +9,7 @@ from typing import Any
 
 from vpatch.plan import FULL, LINEAR
 
-from tests.plan.drawn import drawn, named
+from tests.plan.drawn import EXPERTS, NAMES, POSITIONS, SMALL, SPARSE, drawn, heads_of, latent, named, stateful
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -17,39 +17,10 @@ TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "tu
 DTYPES = (*FLOATS, *FP8, *TURBOQUANT)
 RANKS = (1, 2, 4)
 LENGTHS = (2048, 4000, 8192, 10_001, 32_768, 65_536, 131_072, 200_000, 262_144)
-POSITIONS = 262_144
 NEARLY_AS_MANY = ((2, 3), (7, 10), (10, 7), (9, 4))  # layers of each kind, about the ratio that decides on groups
-ARCHITECTURES = {
-    "qwen3_5": "Qwen3_5ForConditionalGeneration",
-    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
-    "qwen3_next": "Qwen3NextForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "nemotron_h": "NemotronHForCausalLM",
-    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
-    "falcon_h1": "FalconH1ForCausalLM",
-    "jamba": "JambaForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "lfm2_moe": "Lfm2MoeForCausalLM",
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
-    "deepseek_v32": "DeepseekV32ForCausalLM",
-    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
-}
 STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 WITHOUT_STATES = {"layer_types": ["attention"] * 3}  # as in Granite 4 micro
-# As small as possible, since no size depends on it.
-SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
-# An indexer in the first two layers, and in each second one of the others.
-SPARSE = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "q_lora_rank": 64, "num_hidden_layers": 9}
-SPARSE |= {"index_topk_freq": 2, "index_skip_topk_offset": 2}
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
 @dataclass(frozen=True)
@@ -144,23 +115,23 @@ def draws() -> list[Draw]:
         *(_draw(random, _windowed(random, 1), "auto", stages=2, batch=8192) for _ in range(3)),
         *(_draw(random, _windowed(random, 1, pattern), "auto", batch=512) for pattern in (1, 2, 4)),
         *(
-            _draw(random, _stateful(random, kind, ranks), dtype, ranks, cached=cached)
+            _draw(random, stateful(random, kind, ranks), dtype, ranks, cached=cached)
             for kind in STATEFUL
             for ranks, dtype, cached in ((1, "auto", True), (1, "fp8", False), (2, "auto", None), (4, "fp8", True))
         ),
-        *(_draw(random, _stateful(random, kind, 1), "turboquant_k8v4") for kind in STATEFUL),
-        *(_draw(random, _stateful(random, kind, 1), "auto", stages=2) for kind in STATEFUL),
+        *(_draw(random, stateful(random, kind, 1), "turboquant_k8v4") for kind in STATEFUL),
+        *(_draw(random, stateful(random, kind, 1), "auto", stages=2) for kind in STATEFUL),
         *(
-            _draw(random, _stateful(random, "nemotron_h", 1), dtype, tokens=tokens, cached=cached)
+            _draw(random, stateful(random, "nemotron_h", 1), dtype, tokens=tokens, cached=cached)
             for tokens, dtype in ((1, "auto"), (3, "fp8"))
             for cached in (True, False)
         ),
         *(
-            _draw(random, _stateful(random, kind, 1), "auto", states=states)
+            _draw(random, stateful(random, kind, 1), "auto", states=states)
             for kind, states in (("nemotron_h", "float32"), ("granitemoehybrid", "float32"), ("jamba", "float16"))
         ),
         *_with_latents(random),
-        _draw(random, _stateful(random, "granitemoehybrid", 1) | {"num_hidden_layers": 3} | WITHOUT_STATES, "auto"),
+        _draw(random, stateful(random, "granitemoehybrid", 1) | {"num_hidden_layers": 3} | WITHOUT_STATES, "auto"),
         *(
             _draw(random, _made(random, ranks, kind), "auto", ranks)
             for ranks in (1, 4)
@@ -233,13 +204,6 @@ def _draw(
     return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(least, 36)), capability)
 
 
-def _heads(random: Random, ranks: int) -> dict[str, int]:
-    """Draw KV heads that can be divided among `ranks` or copied to them, and heads that they divide."""
-    kv_heads = random.choice([count for count in range(1, 9) if not count % ranks or not ranks % count])
-    each = random.choice([count for count in (1, 2, 4, 6, 8) if not kv_heads * count % ranks])
-    return {"num_key_value_heads": kv_heads, "num_attention_heads": kv_heads * each}
-
-
 def _windowed(random: Random, ranks: int, pattern: int = 0) -> dict[str, Any]:
     """Draw a model of which each `pattern`-th layer has full attention; 1: none has it, as in old Mistrals."""
     kind = "mistral" if pattern == 1 else random.choice(("gemma2", "gemma3_text", "gpt_oss"))
@@ -247,11 +211,11 @@ def _windowed(random: Random, ranks: int, pattern: int = 0) -> dict[str, Any]:
     if kind == "gpt_oss":  # vLLM does not read its `layer_types`
         pattern = 2
     kinds = ["sliding_attention" if (index + 1) % pattern else FULL for index in range(layers)]
-    heads = _heads(random, ranks)
+    heads = heads_of(random, ranks)
     text = (
         SMALL
         | heads
-        | {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
+        | {"model_type": kind, "architectures": [NAMES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
         | {"head_dim": random.choice((64, 128)), "sliding_window": random.choice((128, 512, 1024, 4096))}
     )
     text |= {"hidden_size": 8 * heads["num_attention_heads"]}  # transformers wants a multiple
@@ -264,59 +228,30 @@ def _with_latents(random: Random) -> list[Draw]:
     """Draw models with latent attention: each kind of GPU has kernels, and block sizes, of its own."""
     gpus = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
     return [
-        *(_draw(random, _latent(random), dtype, capability=gpu) for gpu in gpus for dtype in ("auto", "fp8")),
-        *(_draw(random, _latent(random), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8", "fp8_e5m2")),
-        *(_draw(random, _latent(random, kind="glm4_moe_lite"), dtype, capability=(10, 0)) for dtype in ("auto", "fp8")),
-        *(_draw(random, _latent(random, 448), dtype, capability=gpu) for dtype in ("auto", "fp8") for gpu in gpus[2:4]),
-        _draw(random, _latent(random, 192), "auto"),
-        _draw(random, _latent(random) | {"num_hidden_layers": 12}, "turboquant_k8v4"),
-        _draw(random, _latent(random, kind="deepseek_v2") | {"v_head_dim": 64}, "auto"),
-        *(_draw(random, _latent(random), dtype, stages=2) for dtype in ("auto", "fp8")),
-        *(_draw(random, _latent(random, kind="deepseek_v3"), dtype, tokens=1) for dtype in ("auto", "fp8")),
+        *(_draw(random, latent(random), dtype, capability=gpu) for gpu in gpus for dtype in ("auto", "fp8")),
+        *(_draw(random, latent(random), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8", "fp8_e5m2")),
+        *(_draw(random, latent(random, kind="glm4_moe_lite"), dtype, capability=(10, 0)) for dtype in ("auto", "fp8")),
+        *(_draw(random, latent(random, 448), dtype, capability=gpu) for dtype in ("auto", "fp8") for gpu in gpus[2:4]),
+        _draw(random, latent(random, 192), "auto"),
+        _draw(random, latent(random) | {"num_hidden_layers": 12}, "turboquant_k8v4"),
+        _draw(random, latent(random, kind="deepseek_v2") | {"v_head_dim": 64}, "auto"),
+        *(_draw(random, latent(random), dtype, stages=2) for dtype in ("auto", "fp8")),
+        *(_draw(random, latent(random, kind="deepseek_v3"), dtype, tokens=1) for dtype in ("auto", "fp8")),
         *(
-            _draw(random, _latent(random, 512, kind) | SPARSE, dtype, ranks, capability=gpu)
+            _draw(random, latent(random, 512, kind) | SPARSE, dtype, ranks, capability=gpu)
             for kind in ("deepseek_v32", "glm_moe_dsa")
             for ranks, gpu in ((1, (9, 0)), (2, (10, 0)))
             for dtype in ("auto", "bfloat16", "fp8")
         ),
-        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "auto", stages=2),
-        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
-        _draw(random, _latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
+        _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", stages=2),
+        _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
+        _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
     ]
-
-
-def _latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
-    kind = kind or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
-    return SMALL | {
-        "model_type": kind,
-        "architectures": [ARCHITECTURES[kind]],
-        "num_hidden_layers": random.choice((2, 3, 5, 12)),
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "q_lora_rank": random.choice((None, 64)),
-        "kv_lora_rank": rank or random.choice((256, 512)),
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 192
-        if kind.startswith("glm")
-        else 128
-        if kind == "deepseek_v32"
-        else random.choice((64, 128)),
-        "v_head_dim": 256 if kind.startswith("glm") else 128,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-        "num_nextn_predict_layers": 1,
-        "dtype": "bfloat16",
-    }
 
 
 def _made(random: Random, ranks: int, kind: str) -> dict[str, Any]:
     """Draw a model with windows of another kind, or with a vision tower, which is not loaded."""
-    heads = _heads(random, ranks)
+    heads = heads_of(random, ranks)
     text = SMALL | heads | {"dtype": "bfloat16", "hidden_size": 64 * heads["num_attention_heads"]}
     return named(kind, text | drawn(random, ranks, kind))
 
@@ -329,7 +264,7 @@ def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, 
     key_heads = ranks * random.choice((1, 2, 4))
     text = (
         SMALL
-        | _heads(random, ranks)
+        | heads_of(random, ranks)
         | {
             "model_type": kind if kind == "qwen3_next" else f"{kind}_text",
             "num_hidden_layers": len(kinds),
@@ -348,64 +283,25 @@ def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, 
     if kind != "qwen3_5":
         text |= EXPERTS | {"shared_expert_intermediate_size": 64}
     if kind == "qwen3_next":
-        return text | {"architectures": [ARCHITECTURES[kind]]}
+        return text | {"architectures": [NAMES[kind]]}
     text["mtp_num_hidden_layers"] = 1
     return {
-        "architectures": [ARCHITECTURES[kind]],
+        "architectures": [NAMES[kind]],
         "model_type": kind,
         "text_config": text,
         "vision_config": {"model_type": kind},
     }
 
 
-def _stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
-    """Draw a hybrid with Mamba or a short convolution."""
-    heads, layers = _heads(random, ranks), random.choice((8, 11, 16, 24))
-    size, each = random.choice((64, 128)), random.choice((3, 4, 6))
-    text: dict[str, Any] = (
-        SMALL
-        | heads
-        | {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
-        | {"hidden_size": size * heads["num_attention_heads"]}
-    )
-    mamba_heads = ranks * random.choice((2, 4, 8))
-    groups = random.choice([1, *(count for count in (2, 4) if not mamba_heads % count and not count % ranks)])
-    kinds = [FULL if index % each == 2 else LINEAR for index in range(layers)]
-    if kind == "nemotron_h":
-        letters = "".join(random.choice("ME-M") if kind == LINEAR else "*" for kind in kinds[2:])
-        text |= {"hybrid_override_pattern": f"M-{letters}"[:layers], "head_dim": 128, "mamba_num_heads": mamba_heads}
-        text |= {"n_groups": groups, "mamba_head_dim": random.choice((64, 80)), "ssm_state_size": 128}
-        text |= {"chunk_size": random.choice((128, 256)), "conv_kernel": 4, "use_conv_bias": True, "use_bias": False}
-        text |= {"n_routed_experts": 8, "num_nextn_predict_layers": 1, "moe_shared_expert_intermediate_size": 64}
-        text |= {"moe_intermediate_size": 64, "use_mamba_kernels": True, "mamba_proj_bias": False}
-        return text | random.choice(({}, {"mamba_ssm_cache_dtype": "float32"}))
-    if kind in ("granitemoehybrid", "falcon_h1"):
-        text |= {"mamba_n_groups": groups, "mamba_d_state": random.choice((128, 256)), "mamba_chunk_size": 256}
-        inner = {"mamba_expand": 2} if kind == "granitemoehybrid" else {"mamba_d_ssm": 64 * mamba_heads}
-        text |= inner | {"mamba_n_heads": mamba_heads}
-    if kind == "granitemoehybrid":
-        names = {FULL: "attention", LINEAR: "mamba"}
-        text |= {"layer_types": [names[kind] for kind in kinds], "mamba_d_head": "auto"}
-        text |= {"num_local_experts": random.choice((0, 8)), "shared_intermediate_size": 64}
-    if kind == "falcon_h1":
-        text |= {"head_dim": size, "key_multiplier": 1.0, "rope_theta": 10_000.0}
-    if kind == "jamba":
-        text |= {"attn_layer_period": each, "attn_layer_offset": each - 1, "num_experts": random.choice((1, 8))}
-    if "lfm2" in kind:
-        text |= {"layer_types": [FULL if kind == FULL else "conv" for kind in kinds], "conv_L_cache": 3}
-        text |= dict.fromkeys(("conv_dim", "block_dim"), text["hidden_size"]) | {"block_ff_dim": 64, "rope_theta": 1e6}
-    return text | (EXPERTS if kind == "lfm2_moe" else {})
-
-
 def _dense(random: Random, ranks: int) -> dict[str, Any]:
     kind = random.choice(("qwen3", "llama"))
-    heads = _heads(random, ranks)
+    heads = heads_of(random, ranks)
     return (
         SMALL
         | heads
         | {
             "hidden_size": 8 * heads["num_attention_heads"],
-            "architectures": [ARCHITECTURES[kind]],
+            "architectures": [NAMES[kind]],
             "model_type": kind,
             "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
             "head_dim": random.choice((64, 72, 80, 96, 128, 256)),

@@ -24,7 +24,8 @@ from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.division import stages_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 
-from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
+from tests.plan.drawn import POSITIONS
+from tests.plan.draws import DTYPES, FP8, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import FIRST, pending, tree_of
 from tests.validation.cpu.comparison import one_first, ran
 from tests.validation.cpu.trees import patched_tree

@@ -11,7 +11,8 @@ from vpatch.plan import FULL, LINEAR, Attention, Model
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import RELEASES as KNOWN
 from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
+from vpatch.plan.division import stages_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, turboquant_slot
 
 from tests.failures import problems_of
 from tests.plan.configs import named
