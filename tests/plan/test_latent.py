@@ -90,7 +90,10 @@ def test_a_model_without_a_latent_is_unknown_and_has_no_bounds() -> None:
 def test_sparse_attention_is_laid_out_as_a_start_printed(
     config: str, vllm: str, dtype: str, ranks: int, printed_gib: float, printed_tokens: int
 ) -> None:
-    """Two starts of docs/starts: every layer of GLM-5.1 has an indexer, and 21 of GLM-5.2's 78."""
+    """Two starts of docs/starts. GLM-5.1's shape is that of transformers' defaults.
+
+    The config of GLM-5.2 was not at hand: that 21 of its 78 layers have an indexer was inferred from this very number.
+    """
     shape = model(json.loads((ROOT / f"docs/starts/configs/zai-org--{config}.json").read_text()))
     blackwell = (10, 0) if dtype == "fp8" else (9, 0)
     said = deployment(vllm, blackwell, kv_cache_dtype=dtype, tensor_parallel_size=ranks)
