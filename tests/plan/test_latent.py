@@ -65,7 +65,7 @@ def test_each_rank_has_the_whole_latent() -> None:
         (R1, deployment(kv_cache_dtype="turboquant_k8v4"), "no kernel for latent attention takes it"),
         (R1, deployment(kv_cache_dtype="fp8_e5m2"), "no kernel for latent attention takes it"),
         (FLASH, deployment("0.26.0", (8, 6), kv_cache_dtype="fp8"), "before Ada"),
-        (FLASH, deployment("0.19.0"), "the transformers that it requires has none"),
+        (FLASH, deployment("0.19.0"), "vLLM has it from 0.19.1 on"),
         (R1 | {"v_head_dim": 64}, deployment("0.26.0"), "vLLM 0.26.0 has none for prompts"),
         (named(SPARSE), deployment(capability=(12, 0)), "plan knows those of Hopper"),
         (named(SPARSE), deployment(capability=(8, 0)), "plan knows those of Hopper"),

@@ -67,10 +67,6 @@ class Arithmetic:
     shares_indexers: bool = False  # sparse attention has indexers in some layers only
     whole_rows: bool = False  # on Blackwell, blocks of sparse attention end with a whole token of a layer
     fp8_on_blackwell: Sequence[str] = ()  # architectures whose KV cache is FP8 there, unless the type is given
-    lacks: Sequence[str] = (
-        "Glm4MoeLiteForCausalLM",
-        "GlmMoeDsaForCausalLM",
-    )  # architectures that its transformers does not know
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 

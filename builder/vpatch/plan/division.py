@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
 from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KNOWN, MAMBA2, SLIDING, Model
+from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
 
 
@@ -34,6 +35,8 @@ def check(model: Model, deployment: Deployment) -> None:
         problems.append(Problem("no such states", where, f"it knows {', '.join(traits.state_dtypes)}"))
     if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
+    if latent := model.attention.latent:
+        problems += mla.refused(model.attention, latent, deployment)
     undivided = (*_heads(model, deployment.tensor_parallel_size), *_parts(model, deployment.pipeline_parallel_size))
     problems += [Problem("cannot divide the model", *why) for why in undivided]
     if problems:
