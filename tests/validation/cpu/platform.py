@@ -203,10 +203,13 @@ def stand_in_for_vision() -> None:
     for name in ("vllm.tokenizers.mistral", "vllm.compilation.passes.pass_manager", *MISTRAL_COMMON):
         sys.modules[name] = MagicMock()
 
-    from vllm.model_executor.models import vision
+    from vllm.model_executor.models import qwen2_5_vl
 
-    if norm := getattr(vision, "FusedInputNorm", None):  # since 0.28; it reads the image processor's config
+    # Since 0.28 the tower reads the image processor's config, under one name up to 0.30, and under another in 0.31.
+    if norm := getattr(qwen2_5_vl, "FusedInputNorm", None):
         norm.from_model_config = lambda *_: None
+    if hasattr(qwen2_5_vl, "build_mm_input_norm"):
+        qwen2_5_vl.build_mm_input_norm = lambda *_, **__: None
 
 
 def stand_in_for_gemma4() -> None:
