@@ -1,4 +1,4 @@
-"""Presets: complete, named regularly, and overridden by options. GPUs by name."""
+"""Presets: complete, named regularly, and overridden by options. GPUs by name, and architectures by release."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan import GIB
+from vpatch.plan import GIB, KNOWN
 from vpatch.plan.deployment import GPUS, Gpu, defaults, gpu, preset, presets
 
+from tests.conftest import Trees
 from tests.failures import problem_of
 from tests.plan.examples import GPU, bare_model, preset_deployment
-from tests.releases import RELEASES
+from tests.releases import RELEASES, tiered
 
 NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
 
@@ -132,3 +133,11 @@ def test_the_batches_that_a_release_takes_by_default() -> None:
     assert batches(gpu("A100", 79 * GIB)) == batches(gpu("RTX 5090")) == (256, 2048)
     assert batches(gpu("GB10", 119 * GIB)) == (1024, 8192)
     assert batches(gpu("GB10", 119 * GIB), "0.33.0") == (256, 2048)
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES))
+def test_vllm_has_each_architecture_from_the_release_on_that_plan_says(pristine: Trees, release: str) -> None:
+    registry = (pristine(release) / "vllm/model_executor/models/registry.py").read_text()
+    there = {name for name, known in KNOWN.items() if Version(known.since or "0") <= Version(release)}
+
+    assert {name for name in there if f'"{name}"' not in registry} == set()

@@ -271,6 +271,6 @@ def test_an_expression_that_ignores_the_other_spelling_loses(
     model = qwen3_5(config(group("Linear", "re:.*lm_head"), ignore=(NO_LANGUAGE_MODEL,)))
     if not multimodal:
         model = {**model, **model.pop("text_config"), "architectures": ["Qwen3_5ForCausalLM"]}
-    found = planned(vpatch, tmp_path, model, "0.26.0").json
+    found = planned(vpatch, tmp_path, model, "0.33.0").json
 
     assert [item["needed"] for item in found["overlays"] if item["id"] == HEAD] == [multimodal]
