@@ -16,6 +16,9 @@ T = TypeVar("T")
 WHOLE = os.environ.get("VPATCH_TESTS") == "whole"
 """Whether the deep tier leaves out nothing of its longest tests, which then take hours."""
 
+whole = pytest.mark.skipif(not WHOLE, reason="VPATCH_TESTS=whole runs it, as CI does once a week")
+"""Marks a test of the deep tier that takes minutes, and shows little that others do not."""
+
 
 def sampled(cases: Sequence[T], every: int) -> Sequence[T]:
     """Return each `every`-th case, from the first on; all of them if the deep tier is to be `WHOLE`."""

@@ -13,6 +13,7 @@ from tests.docs.machine import Machine, machine, machine_in
 from tests.docs.recipe import run
 from tests.docs.registry import ON_A_MACHINE, WITH_TORCH
 from tests.needs import need
+from tests.tiers import sampled
 from tests.validation.cpu.environment import BYTECODE, CHOSEN, interpreter
 
 __all__ = ["machine"]
@@ -20,7 +21,7 @@ __all__ = ["machine"]
 pytestmark = pytest.mark.deep
 
 
-@pytest.mark.parametrize("page", ON_A_MACHINE)
+@pytest.mark.parametrize("page", sampled([*ON_A_MACHINE], 2))
 def test_a_page(machine: Machine, tmp_path: Path, page: str) -> None:
     need("git")
     if page == "docs/recipes/air-gapped.md":

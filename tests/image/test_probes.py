@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Program, Trees
 from tests.image.standin import SITE, archive, imported, layered, python_root
 from tests.paths import link
+from tests.tiers import whole
 from tests.validation.cpu.environment import BYTECODE
 from tests.validation.cpu.environment import interpreter as cpu_interpreter
 
@@ -80,6 +81,7 @@ def complete(
         engine.api.remove_image(name, force=True)
 
 
+@whole
 @pytest.mark.deep
 @pytest.mark.parametrize(("release", "chosen"), CASES)
 def test_every_probe_holds_in_a_patched_image(

@@ -13,6 +13,7 @@ from vpatch.matrix.verdicts import Matrix, read_rows
 from tests.blocks import put
 from tests.readme import README, RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
+from tests.tiers import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Process, Program, Ran
 
-pytestmark = pytest.mark.deep  # it reads the real index; test_record.py reads what is recorded
+pytestmark = [whole, pytest.mark.deep]  # it reads the real index; test_record.py reads what is recorded
 
 OURS = tuple(item.id for item in discover() if item.id in FACTS)
 

@@ -25,6 +25,7 @@ from vpatch.core.workspace import Workspace
 from tests.overlays.meaning import attributes, meanings, worse
 from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
 from tests.overlays.mutations import places
+from tests.tiers import sampled
 
 DRAWS = int(os.environ.get("MUTANTS", "0"))
 
@@ -32,19 +33,19 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.deep]  # other tests cover the s
 
 # Each release and overlay, how many mutants to make, and how many of each kind, at the least, at each edit.
 SUBJECTS = (
-    ("0.20.2", "turboquant-hybrid", 120, 3),
-    ("0.20.2", "turboquant-workspace", 40, 3),
-    ("0.21.0", "turboquant-workspace", 40, 3),
-    ("0.21.0", "turboquant-skip-list", 40, 3),
-    ("0.26.0", "turboquant-auto-dtype", 45, 3),
-    ("0.20.2", "turboquant-tiles", 45, 3),
-    ("0.21.0", "turboquant-mtp", 45, 3),
-    ("0.20.2", "hybrid-mtp-prefix", 40, 3),
-    ("0.20.2", "hybrid-mtp-counts", 45, 3),
-    ("0.20.2", "hybrid-mtp-gates", 40, 3),
-    ("0.20.2", "hybrid-mtp-states", 40, 1),
-    ("0.26.0", "turboquant-decode", 50, 1),
-    *((release, "ct-fp8-lm-head", 120, 3) for release in ("0.20.2", "0.33.0")),
+    ("0.20.2", "turboquant-hybrid", 270, 3),
+    ("0.20.2", "turboquant-workspace", 90, 3),
+    ("0.21.0", "turboquant-workspace", 75, 3),
+    ("0.21.0", "turboquant-skip-list", 60, 3),
+    ("0.26.0", "turboquant-auto-dtype", 100, 3),
+    ("0.20.2", "turboquant-tiles", 100, 3),
+    ("0.21.0", "turboquant-mtp", 100, 3),
+    ("0.20.2", "hybrid-mtp-prefix", 60, 3),
+    ("0.20.2", "hybrid-mtp-counts", 100, 3),
+    ("0.20.2", "hybrid-mtp-gates", 60, 3),
+    ("0.20.2", "hybrid-mtp-states", 72, 1),
+    ("0.26.0", "turboquant-decode", 110, 1),
+    *((release, "ct-fp8-lm-head", 270, 3) for release in ("0.20.2", "0.33.0")),
 )
 
 
@@ -92,7 +93,7 @@ class Subject:
         return [Mutator(files.source(file), text, found) for file, text in made.items()]
 
 
-@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda param: f"{param[0]}-{param[1]}")
+@pytest.fixture(scope="module", params=sampled(SUBJECTS, 3), ids=lambda param: f"{param[0]}-{param[1]}")
 def subject(request: pytest.FixtureRequest, pristine: Callable[[str], Path]) -> Subject:
     version, name, count, each = request.param
     return Subject(select(discover(), (name,))[0], pristine(version), count, each)
