@@ -78,7 +78,7 @@ def show(browser: Browser, address: str) -> Iterator[Show]:
     ("name", "width", "dark"),
     [
         *((name, *window) for name in PAGES[:2] for window in WINDOWS),
-        *(deep(name, *WINDOWS[at % 2]) for at, name in enumerate(sampled((*PAGES[2:], *OTHERS), 2))),
+        *(deep(name, *WINDOWS[at % 2]) for at, name in enumerate(sampled((*PAGES[2:], *OTHERS), 4))),
     ],
 )
 def test_axe_finds_nothing(show: Show, width: int, name: str, *, dark: bool) -> None:

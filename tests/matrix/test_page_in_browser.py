@@ -17,8 +17,9 @@ from vpatch.matrix.verdicts import Cell, Matrix, Row
 from tests.matrix.browser import chromium, take, window
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
 from tests.needs import need
+from tests.tiers import whole
 
-pytestmark = pytest.mark.deep  # tests/matrix/test_page.py reads the same page
+pytestmark = [whole, pytest.mark.deep]  # tests/matrix/test_page.py reads the same page
 
 WIDTHS = (1280, 400)
 FOCUSED = """() => {

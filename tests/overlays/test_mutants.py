@@ -93,7 +93,7 @@ class Subject:
         return [Mutator(files.source(file), text, found) for file, text in made.items()]
 
 
-@pytest.fixture(scope="module", params=sampled(SUBJECTS, 3), ids=lambda param: f"{param[0]}-{param[1]}")
+@pytest.fixture(scope="module", params=sampled(SUBJECTS, 7), ids=lambda param: f"{param[0]}-{param[1]}")
 def subject(request: pytest.FixtureRequest, pristine: Callable[[str], Path]) -> Subject:
     version, name, count, each = request.param
     return Subject(select(discover(), (name,))[0], pristine(version), count, each)

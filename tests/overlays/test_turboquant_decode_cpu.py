@@ -110,12 +110,12 @@ def test_attention_is_that_of_float64(release: str, cases: Sequence[Case]) -> No
 
 @pytest.mark.deep
 def test_attention_is_that_of_float64_for_every_shape() -> None:
-    check(sampled(PRODUCT, 3))
+    check(sampled(PRODUCT, 12))
 
 
 @pytest.mark.deep
 def test_attention_is_that_of_float64_for_every_group_window_and_page() -> None:
-    check(sampled(LINES, 4))
+    check(sampled(LINES, 16))
 
 
 def test_the_first_cases_have_every_preset_size_window_and_layout() -> None:

@@ -114,7 +114,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
 """Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", sampled(FIRST[::-1], 2)))
+@pytest.fixture(scope="module", params=one_first("0.20.2", sampled(FIRST[::-1], 6)))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
