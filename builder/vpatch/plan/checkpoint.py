@@ -30,7 +30,7 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, kinds_of, state_of
+from vpatch.plan.states import HYBRID, kinds_of, listed, state_of
 from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
@@ -239,9 +239,7 @@ def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple
         return kinds_of(text, known, layers)
     if known.chunked:
         return _chunked(text, layers) if window else (FULL,) * layers
-    if kinds := text.texts("layer_types"):
-        if len(kinds) != layers:
-            text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+    if kinds := listed(text, layers):
         return (*kinds[:-1], FULL) if known.parallel else kinds  # as transformers makes Gemma 4's last layer
     if not window or known.switched:
         return (FULL,) * layers
@@ -253,14 +251,14 @@ def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple
 
 def _chunked(text: Fields, layers: int) -> tuple[str, ...]:
     """Read which layers have rotary positions, and with it chunks: vLLM does not ask `layer_types`."""
-    listed = text.data.get("no_rope_layers") or []
-    if not listed:
+    turned = text.data.get("no_rope_layers") or []
+    if not turned:
         each = text.number("no_rope_layer_interval", default=4, most=_LAYERS)
-        listed = [int((index + 1) % each != 0) for index in range(layers)]
-    if not isinstance(listed, list) or len(listed) != layers or not all(one in (0, 1) for one in listed):
+        turned = [int((index + 1) % each != 0) for index in range(layers)]
+    if not isinstance(turned, list) or len(turned) != layers or not all(one in (0, 1) for one in turned):
         text.wrong("no_rope_layers", f"is not a list of {layers:,} times 0 or 1")
         return (FULL,) * layers
-    return tuple(CHUNKED if one else FULL for one in listed)
+    return tuple(CHUNKED if one else FULL for one in turned)
 
 
 def _experts(text: Fields, known: Architecture) -> Experts | None:

@@ -49,17 +49,23 @@ def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
         return pattern_of(text, "hybrid_override_pattern", layers)
-    if kinds := text.texts("layer_types"):
-        if len(kinds) != layers:
-            text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+    if kinds := listed(text, layers):
         return tuple(_NAMES.get(kind, kind) for kind in kinds)
     if known.every:
-        listed = text.data.get("full_attn_idxs")
-        return tuple(FULL if isinstance(listed, list) and one in listed else known.every for one in range(layers))
+        full = text.data.get("full_attn_idxs")
+        return tuple(FULL if isinstance(full, list) and one in full else known.every for one in range(layers))
     usual = known.defaults.get("attn_layer_period", _INTERVAL)
     each = text.number("attn_layer_period", "full_attention_interval", default=usual, most=_MOST)
     offset = text.number("attn_layer_offset", default=known.defaults.get("attn_layer_offset", each - 1), least=0)
     return tuple(FULL if index % each == offset else LINEAR for index in range(layers))
+
+
+def listed(text: Fields, layers: int) -> tuple[str, ...]:
+    """Read `layer_types`, which names the kind of each layer if a config has it."""
+    kinds = text.texts("layer_types")
+    if kinds and len(kinds) != layers:
+        text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+    return kinds
 
 
 def pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,21 +161,20 @@ def estimate(
         found = quantization.scheme(names) if quantization and part.linear else None
         return round(part.parameters * (found or BF16).size)
 
-    def layer(index: int, kind: str, names: Iterable[str]) -> int:
-        return sum(stored(part, names) for part in matrices(model, text, known, index, kind))
+    def layer(index: int, kind: str, names: Sequence[str]) -> tuple[int, int]:
+        """Return a layer's bytes, and those of them that each GPU has."""
+        found = [(stored(part, names), part.whole) for part in matrices(model, text, known, index, kind)]
+        return sum(size for size, _ in found), sum(size for size, whole in found if whole)
 
     def draft_layer(index: int) -> int:
         names = [f"mtp.layers.{index}"]
         joining = Part("fc", 2 * model.hidden_size * model.hidden_size)
         kinds = (FULL, MOE) if known.single else (FULL,)
-        return sum(layer(len(model.layers) + index, kind, names) for kind in kinds) + stored(joining, names)
-
-    def whole(index: int) -> int:
-        parts = matrices(model, text, known, index, model.layers[index])
-        return sum(stored(part, [f"{name}.{index}" for name in LAYER_NAMES]) for part in parts if part.whole)
+        return sum(layer(len(model.layers) + index, kind, names)[0] for kind in kinds) + stored(joining, names)
 
     kinds = enumerate(model.layers)
-    layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
+    each = (layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds)
+    layers, whole = zip(*each, strict=True)
     table = model.vocab_size * model.hidden_size
     own = model.own_width * len(model.layers)  # of all layers' own embeddings of a token
     tables = table + own * text.number("vocab_size_per_layer_input", default=model.vocab_size, most=1 << 28)
@@ -186,12 +185,10 @@ def estimate(
     embedding, other, vision = (round(count * BF16.size) for count in (tables, beside, tower))
     output = 0 if model.tied else round(table * (head or BF16).size)
     draft = sum(map(draft_layer, range(model.draft_layers)))
-    sizes = tuple(layers), embedding, output, other, vision, draft
+    sizes = layers, embedding, output, other, vision, draft
     source = "estimated from the shapes in the config"
-    replicated = sum(map(whole, range(len(model.layers))))
-    added = _added(model, quantization)
-    found = Weights(*sizes, source=source, exact=False, summed=False, guessed=guessed)
-    return replace(found, whole=replicated, added=added)
+    more = {"whole": sum(whole), "added": _added(model, quantization)}
+    return Weights(*sizes, source=source, exact=False, summed=False, guessed=guessed, **more)
 
 
 def _added(model: Model, quantization: Quantization | None) -> int:

@@ -213,7 +213,7 @@ def stand_in_for_vision() -> None:
 
 
 def stand_in_for_gemma4() -> None:
-    """Give releases that read Gemma 4's two sizes of heads from its config one that has them: transformers' has not."""
+    """Register a config class for Gemma 4 where vLLM has none: that of transformers lacks the second size of heads."""
     from importlib.util import find_spec
 
     from transformers import AutoConfig, PretrainedConfig
