@@ -26,7 +26,7 @@ ON_HOPPER, ELSEWHERE = 1.02, 0.83
 # Bytes per request and token of the vocabulary in the sampler, and hidden states that it finds: as vLLM 0.19.0 counted
 # for 1,024 requests on an H100, with vocabularies of 32,000 to 262,000 tokens.
 SAMPLER, HELD = 14, 2.5
-QUANTIZED_EXPERTS = 1.35  # times as much as plain ones: Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 and a GB10
+QUANTIZED_EXPERTS = 1.2  # times as much as plain ones: Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 and a GB10
 WARM_UP = 128 << 10  # bytes per token of a batch: what Gated DeltaNet's warm-up takes, vllm-project/vllm#50780
 TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
@@ -116,7 +116,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     for stage in stages_of(len(model.layers), deployment.pipeline_parallel_size):
         items = (
             _weights(model, weights, deployment, stage),
-            *(_libraries(deployment), _activations(model, deployment, samples=stage.stop == len(model.layers))),
+            *(_libraries(deployment), _activations(model, deployment, stage)),
             *(*graphs, CONTEXT),
             *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
             *_latent(model, deployment),
@@ -167,18 +167,20 @@ def _libraries(deployment: Deployment) -> Item:
     return Item("runtime", size, because)
 
 
-def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item:
+def _activations(model: Model, deployment: Deployment, stage: range) -> Item:
     """The largest of vLLM's profiling steps: the decoder's longest batch, an image, and sampling on the last stage."""
     ranks = deployment.tensor_parallel_size
     candidates = {f"{deployment.max_num_batched_tokens:,} tokens in the decoder": _decoder(model, deployment)}
-    if samples:
+    if stage.stop == len(model.layers):
         rows = f"sampling for {deployment.max_num_seqs:,} requests"
         logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
         candidates[rows] = logits + _held(model, deployment)
     if latent := model.attention.latent:
         tokens, heads = mla.context(model.attention, latent, deployment), model.attention.shard(ranks).heads
-        size = tokens * heads * (latent.nope + latent.value) * DTYPE_BYTES[model.dtype]
-        candidates[f"keys and values of {tokens:,} cached tokens"] = size + _held(model, deployment)
+        queries = deployment.max_num_batched_tokens * (latent.nope + latent.rope)
+        size = heads * (tokens * (latent.nope + latent.value) + queries)
+        held = size * DTYPE_BYTES[model.dtype] + _held(model, deployment)
+        candidates[f"keys and values of {tokens:,} cached tokens"] = held
     because, size = max(candidates.items(), key=lambda item: item[1])
     most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
@@ -186,9 +188,22 @@ def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item
         tower, likely = _tower(model, model.tower, deployment), estimate.likely
         estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
         because = because if likely == estimate.likely else "the largest images in the vision tower"
-    if in_second_runner(model, deployment.vllm):
-        estimate, because = estimate + COMPILED, f"{because}; more where the model is compiled anew"
+    if stage.start == 0 and (compiling := _compiling(model, deployment)) > estimate.likely:
+        estimate = Estimate(compiling, estimate.least, max(estimate.most, compiling + 128 * MIB))
+        because = "a copy of the embeddings while the model is compiled; less where the code is in vLLM's cache"
     return Item("activations", Estimate(estimate.likely, max(0, estimate.least), estimate.most), because)
+
+
+def _compiling(model: Model, deployment: Deployment) -> int:
+    """What the first start takes to try kernels on: Inductor's `benchmark_combo_kernel` makes arguments of their sizes.
+
+    The largest is the table of embeddings, beside a batch's hidden states twice: 0.20.2 counted this for five models
+    on an H200 (docs/gpu). A decoder that gets its embeddings from a vision model does not compile that kernel.
+    """
+    if deployment.enforce_eager or (model.vision and not deployment.language_model_only):
+        return 0
+    table = model.vocab_size // deployment.tensor_parallel_size + 2 * deployment.max_num_batched_tokens
+    return table * model.hidden_size * DTYPE_BYTES[model.dtype]
 
 
 def _tower(model: Model, tower: Tower, deployment: Deployment) -> Estimate:
@@ -221,13 +236,13 @@ def _decoder(model: Model, deployment: Deployment) -> int:
         mixers.append(experts.per_token * (experts.matrices * experts.intermediate_size + model.hidden_size))
     else:
         mixers.append(3 * model.intermediate_size)
-    # As vLLM 0.19.0 counted at 8,192 tokens for Llama and CodeLlama on an H100.
-    residuals = 4.5 if deployment.pipeline_parallel_size == 1 else 6.5
+    # As vLLM counted at 8,192 tokens: 0.19.0 for Llama and CodeLlama on an H100, 0.20.2 for others on an H200.
+    residuals = (8.0 if model.experts else 4.5) + (2.0 if deployment.pipeline_parallel_size > 1 else 0.0)
     if model.hybrid and model.state:
         mixers.append(model.state.channels() + 3 * model.state.width)
     if model.delta:
-        # Twice all of it, as vLLM 0.20.2 counted at 8,192 tokens for Qwen3.6-35B-A3B and 27B on an H200.
-        residuals, mixers = 12.0, [2 * max(mixers)]
+        # As vLLM 0.20.2 counted at 8,192 tokens on an H200 for Qwen3.6-27B, and for Qwen3.6-35B-A3B and Qwen3-Next.
+        residuals, mixers = (12.0, [2 * max(mixers)]) if model.experts else (9.0, mixers)
     widest = ceil(residuals * model.hidden_size) + ceil(max(mixers) / ranks)
     if model.experts and model.quantization:
         widest = ceil(QUANTIZED_EXPERTS * widest)
@@ -241,7 +256,7 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     size = int((0.045 + sizes * 0.015) * GIB)
     counted = counts_graphs(model, deployment)
     because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; vLLM does not count them here")
-    estimate = Estimate(size, size // 2, size * 3)
+    estimate = Estimate(size, size * 3 // 10, size * 3)
     if model.delta and deployment.gpu.capability != HOPPER:
         estimate += FIRST_GRAPH
     if counted and model.delta and arithmetic_of(deployment.vllm).counts_warm_up:

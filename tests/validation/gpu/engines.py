@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from tests.validation.gpu.families import FAMILIES
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.models import DUMMY
 
@@ -17,6 +18,7 @@ WORKSPACE, DECODE, FARM = EXTRA = ("workspace", "decode", "farm")
 """Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, one with
 default overlays and `turboquant-decode`, and the stock tree, run by `vpatch run` with the overlays of `tiles`."""
 CHUNK = 2048
+TRITON_DELTA_NET = {"gdn_prefill_backend": "triton"}  # the other kernel is FlashInfer's
 
 EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}
 SMALL_CHUNKS = {**EAGER, "max_num_batched_tokens": 128}
@@ -79,7 +81,7 @@ def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, An
     arguments: dict[str, Any] = {
         "model": f"{models}/{probe.model}",
         "kv_cache_dtype": probe.kv,
-        "load_format": "dummy" if probe.model in (*DUMMY, *FULL_SIZE) else "auto",
+        "load_format": "dummy" if probe.model in (*DUMMY, *FULL_SIZE, *FAMILIES) else "auto",
         "skip_tokenizer_init": True,
         "dtype": "bfloat16",
         "seed": 0,
@@ -94,7 +96,7 @@ def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, An
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     }
     if probe.model.startswith("hyb") or probe.model in FULL_SIZE:
-        arguments |= {"language_model_only": True, "additional_config": {"gdn_prefill_backend": "triton"}}
+        arguments |= {"language_model_only": True, "additional_config": TRITON_DELTA_NET}
     if probe.budget_gib:
         arguments |= {"gpu_memory_utilization": probe.budget_gib * 1024 / device_mib, "kv_cache_memory_bytes": None}
     arguments |= probe.engine

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from packaging.version import Version
 from vpatch.plan import GIB, MIB, Model
+from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
 from vpatch.plan.memory import account, added, exactly
 
+from tests.validation.gpu import families
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, engine_arguments
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
@@ -37,6 +39,11 @@ class Row:
 Rows = Callable[[Evidence, str], Iterator[Row]]
 
 
+def model_named(name: str) -> Model:
+    """Return one of the models of full width."""
+    return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(families.config(name), name, name=name)
+
+
 def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
     """Return a probe's engine as a plan's deployment, on a GPU with the memory that was found."""
     (found,) = here.events(PATCHED, probe, "requested")
@@ -45,7 +52,7 @@ def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
              "enable_prefix_caching", "language_model_only")  # fmt: skip
     gpu = Gpu("H200", found["total"], (9, 0))
     given = {name: engine[name] for name in names}
-    return load(FULL_SIZE[PROBES[probe].model]), Deployment(vllm=Version(here.release), gpu=gpu, **given)
+    return model_named(PROBES[probe].model), Deployment(vllm=Version(here.release), gpu=gpu, **given)
 
 
 def laid_out(here: Evidence, probe: str) -> Iterator[Row]:

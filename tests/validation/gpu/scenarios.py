@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.validation.gpu.engines import (
@@ -15,8 +16,10 @@ from tests.validation.gpu.engines import (
     TILES,
     TQ,
     TREES,
+    TRITON_DELTA_NET,
     Probe,
 )
+from tests.validation.gpu.families import AGAIN, DELTA, OTHERS, STATES
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.models import STRATEGIES
 from tests.validation.gpu.running import RUNNING
@@ -77,7 +80,7 @@ def sized(
 
     Args:
         name: its name.
-        model: one of `FULL_SIZE`.
+        model: one of `FULL_SIZE`, or of `FAMILIES`.
         kv: the KV cache's type.
         requests: concurrent requests.
         batch: tokens in a batch.
@@ -86,13 +89,23 @@ def sized(
         prefixes: cache prefixes.
         text: leave out the vision tower.
     """
-    engine = {
+    engine: dict[str, Any] = {
         "max_num_seqs": requests, "max_num_batched_tokens": batch, "max_model_len": length, "language_model_only": text,
         "enable_prefix_caching": prefixes, "gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": None,
         "compilation_config": None, "skip_tokenizer_init": None,
     }  # fmt: skip
     return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True,
                  least_s=240, limit_s=300)  # fmt: skip
+
+
+def family(name: str) -> Iterator[Probe]:
+    """Yield the probes of one of `FAMILIES`, which has no tokenizer and no vision tower."""
+    probe = sized(name, name, "auto", 16, 8192, 32768, text=True)
+    engine = {**probe.engine, "skip_tokenizer_init": True, "additional_config": TRITON_DELTA_NET}
+    probe = replace(probe, engine=engine, least_s=60, limit_s=180)
+    yield probe
+    if name in AGAIN:
+        yield replace(probe, name=f"{name} again")
 
 
 def paced(name: str, shapes: Sequence[tuple[int, int]], *, requests: int, longest: int = 65536) -> list[Probe]:
@@ -135,7 +148,7 @@ BF16_BYTES, TQ_BYTES = 24 * 8 * 512, 20 * 8 * 144 + 4 * 8 * 512
 """Bytes of a token in the KV cache of `dense24`, whose TurboQuant leaves four layers as they are."""
 
 MOE, DENSE = FULL_SIZE
-WHOLE = ("plan", "plan-27b")
+WHOLE = ("plan", "plan-27b", "plan-delta", "plan-states", "plan-others")
 FAST = (
     *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
     *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
@@ -187,6 +200,9 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
+    "plan-delta": [probe for name in DELTA for probe in family(name)],
+    "plan-states": [probe for name in STATES for probe in family(name)],
+    "plan-others": [probe for name in OTHERS for probe in family(name)],
     "fast-decode": [
         *paced("decoding", ((32, 16384), (8, 16384), (1, 16384), (32, 1024), (1, 1024)), requests=32),
     ],
