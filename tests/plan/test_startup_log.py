@@ -88,6 +88,14 @@ def test_of_several_workers_the_one_with_the_least_memory_decides() -> None:
     assert start_of(lines, "the log", "0.20.2").kv_cache_gib == 4.9
 
 
+def test_a_log_of_which_only_the_end_is_left() -> None:
+    """vLLM says at the end what it gave the KV cache, in each worker."""
+    used = "Free memory on device (30.5/31.4 GiB) on startup. Current kv cache memory in use is {} GiB."
+    start = start_of([used.format(12.26), used.format(12.24)], "the log", "0.27.1")
+
+    assert (start.kv_cache_gib, start.printed["total_gib"]) == (12.24, 31.4)
+
+
 @pytest.mark.parametrize(
     ("line", "kv_cache"),
     [
