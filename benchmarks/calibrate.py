@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from packaging.version import Version
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
 from vpatch.plan.checkpoint import model_of
@@ -73,6 +74,17 @@ class Row:
         return next((one for one in self.found.numbers if one.name == name), None)
 
 
+def started(record: dict[str, Any], name: str) -> Start:
+    """Return what vLLM printed; a record of an author's sentences has the numbers in them under `told`."""
+    vllm = record.get("planned_as", record["vllm"])  # for a build whose version does not name its release
+    arguments = record["arguments"] | {
+        rank: record[rank] for rank in ("tensor_parallel_size", "pipeline_parallel_size")
+    }
+    if told := record.get("told"):
+        return Start(Version(vllm), arguments, told, not record["started"])
+    return replace(start_of(record["log"], name, vllm, arguments), refused=not record["started"])
+
+
 def model(record: dict[str, Any], start: Start) -> Model:
     """Return the model of a record; raise `Failure` if its shape is not recorded."""
     if not record["shape"]:
@@ -110,10 +122,8 @@ def rows(folder: Path) -> Iterator[Row | Failure]:
     """Yield each start with its plan, or the reason why it cannot be planned."""
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
-        ranks = {name: record[name] for name in ("tensor_parallel_size", "pipeline_parallel_size")}
         try:
-            start = start_of(record["log"], path.stem, record["vllm"], record["arguments"] | ranks)
-            start = replace(start, refused=not record["started"])
+            start = started(record, path.stem)
             found, one = model(record, start), card(record)
             yield Row(path.stem, cards(one, found), compare(found, start, one))
         except Failure as failure:
