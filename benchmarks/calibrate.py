@@ -31,6 +31,7 @@ from vpatch.plan.weights import with_total
 
 STARTS = Path(__file__).parents[1] / "docs/starts"
 SPEAKING = 1.0  # GiB: an error in per cent says little of a smaller KV cache
+LAYOUT = ("tokens", "concurrency", "block_size")
 COLUMNS = ("cards", "starts", "KV cache: median", "90 %", "worst", "in bounds", "tokens exact", "starts: right, false")
 
 
