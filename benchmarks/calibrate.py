@@ -31,7 +31,7 @@ from vpatch.plan.weights import with_total
 
 STARTS = Path(__file__).parents[1] / "docs/starts"
 SPEAKING = 1.0  # GiB: an error in per cent says little of a smaller KV cache
-LAYOUT = ("tokens", "concurrency", "block_size")
+LAYOUT = ("block_size", "tokens", "concurrency")  # what blocks of another size than the plan's change
 COLUMNS = ("cards", "starts", "KV cache: median", "90 %", "worst", "in bounds", "tokens exact", "starts: right, false")
 
 
@@ -83,7 +83,12 @@ def started(record: dict[str, Any], name: str) -> Start:
     }
     if told := record.get("told"):
         return Start(Version(vllm), arguments, told, not record["started"])
-    return replace(start_of(record["log"], name, vllm, arguments), refused=not record["started"])
+    start = replace(start_of(record["log"], name, vllm, arguments), refused=not record["started"])
+    if "block_size" not in start.arguments:
+        return start
+    memory = {key: value for key, value in start.printed.items() if key not in LAYOUT}
+    given = {key: value for key, value in start.arguments.items() if key != "block_size"}
+    return replace(start, arguments=given, printed=memory)
 
 
 def model(record: dict[str, Any], start: Start) -> Model:

@@ -179,6 +179,31 @@ def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Pa
 
 
 @pytest.mark.parametrize(
+    ("lines", "blocks"),
+    [
+        (["GPU KV cache size: 167,280 tokens"], 10_455),
+        (["ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (120)."], 120),
+    ],
+)
+def test_memory_that_only_tokens_or_blocks_tell_of(vpatch: Program, log: Path, lines: list[str], blocks: int) -> None:
+    """A block of 16 tokens has 2 MiB: the memory is that of the blocks, and at most one more."""
+    log.write_text("\n".join([*ARGUED[:4], *lines]))
+    found = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["numbers"]
+    printed = {one["name"]: one["printed"] for one in found}
+
+    assert printed["KV cache"] == pytest.approx((blocks + 0.5) / 512)
+    assert "tokens" not in printed, "it would be compared with itself"
+
+
+def test_tokens_of_another_layout_tell_nothing_of_the_memory(vpatch: Program, log: Path) -> None:
+    log.write_text("\n".join([*ARGUED[:4], "GPU KV cache size: 167,281 tokens"]))
+    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "no number of blocks has 167,281 tokens" in ran.err
+
+
+@pytest.mark.parametrize(
     ("argument", "cause"),
     [
         ("'enable_lora': True", "plan does not model --enable-lora"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ _PRINTED: Mapping[str, re.Pattern[str]] = {
     }.items()
 }
 # What vLLM had for its KV cache: first counted, then as it says once it has started, or as it says when it refuses.
-_KV_CACHE = ("kv_cache_gib", "kv_cache_in_use_gib", "refused_kv_cache_gib")
+# `Start.counting` adds the last, which no release prints.
+_KV_CACHE = ("kv_cache_gib", "kv_cache_in_use_gib", "refused_kv_cache_gib", "counted_kv_cache_gib")
 _REFUSALS = re.compile(
     "KV cache is needed, which is larger than|No available memory for the cache blocks|available Mamba cache blocks"
     "|is less than desired GPU memory utilization|CUDA out of memory"
@@ -89,6 +90,10 @@ class Start:
         """What vLLM had for its KV cache."""
         return next((self.printed[name] for name in _KV_CACHE if name in self.printed), 0.0)
 
+    def counting(self, kv_cache_gib: float) -> Start:
+        """Return this start with a KV cache whose size is not printed, but follows from what is in it."""
+        return replace(self, printed={**self.printed, "counted_kv_cache_gib": kv_cache_gib})
+
 
 def read(path: Path, vllm: str = "") -> Start:
     """Read the log in a file; `vllm` is for one that does not have the version.
@@ -107,7 +112,7 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
     if cause := _unusable(lines, used, max(len({found[2] for found in engines}), len(servers))):
         raise Failure(Problem(UNREADABLE, where, cause))
-    if not refused and printed.keys().isdisjoint(_KV_CACHE):
+    if not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
     arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
