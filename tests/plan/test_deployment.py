@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import GIB, KNOWN
-from vpatch.plan.deployment import GPUS, Gpu, defaults, gpu, preset, presets
+from vpatch.plan.deployment import GPUS, Gpu, arithmetic_of, defaults, gpu, preset, presets
 
 from tests.conftest import Trees
 from tests.failures import problem_of
@@ -141,3 +141,13 @@ def test_vllm_has_each_architecture_from_the_release_on_that_plan_says(pristine:
     there = {name for name, known in KNOWN.items() if Version(known.since or "0") <= Version(release)}
 
     assert {name for name in there if f'"{name}"' not in registry} == set()
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES))
+def test_a_release_caches_prefixes_of_hybrid_models_by_default_as_its_files_say(pristine: Trees, release: str) -> None:
+    """Up to 0.25.1 it does not support it, by itself, and 0.26 and 0.27 have to be asked for it."""
+    options, support = (pristine(release) / "vllm" / file for file in ("engine/arg_utils.py", "config/model.py"))
+    asked = "is_prefix_caching_supported and not model_config.is_hybrid" in options.read_text()
+    unsupported = "Hybrid models do not support prefix caching" in support.read_text()
+
+    assert arithmetic_of(Version(release)).caches_hybrid_prefixes is not (asked or unsupported)
