@@ -42,6 +42,7 @@ class Row:
     name: str
     cards: str
     found: Comparison
+    started: bool | None  # None: it stopped later, for a reason that is not known
 
     @property
     def error(self) -> float | None:
@@ -64,12 +65,12 @@ class Row:
     @property
     def false_fit(self) -> bool:
         """Whether the plan says that it starts, and vLLM refused."""
-        return self.found.fit.fits and self.found.start.refused
+        return self.found.fit.fits and self.started is False
 
     @property
-    def right(self) -> bool:
-        """Whether the plan says whether it starts."""
-        return self.found.fit.fits is not self.found.start.refused
+    def right(self) -> bool | None:
+        """Whether the plan says whether it starts; None if that is not known."""
+        return None if self.started is None else self.found.fit.fits is self.started
 
     def _number(self, name: str) -> Any:
         return next((one for one in self.found.numbers if one.name == name), None)
@@ -82,8 +83,8 @@ def started(record: dict[str, Any], name: str) -> Start:
         rank: record[rank] for rank in ("tensor_parallel_size", "pipeline_parallel_size")
     }
     if told := record.get("told"):
-        return Start(Version(vllm), arguments, told, not record["started"])
-    start = replace(start_of(record["log"], name, vllm, arguments), refused=not record["started"])
+        return Start(Version(vllm), arguments, told, record["started"] is False)
+    start = replace(start_of(record["log"], name, vllm, arguments), refused=record["started"] is False)
     if "block_size" not in start.arguments:
         return start
     memory = {key: value for key, value in start.printed.items() if key not in LAYOUT}
@@ -99,10 +100,16 @@ def model(record: dict[str, Any], start: Start) -> Model:
     found = model_of(json.loads(file.read_text()), str(file), name=record["model"])
     if record["quantization"]:
         weights = start.printed.get("weights_gib")
-        drafts = start.arguments.get("speculative_config")
-        if weights is None or drafts:
-            raise Failure(Problem("unknown weights", record["model"], "vLLM did not print them by themselves"))
-        found = replace(_weighing(found, weights, record["tensor_parallel_size"]), quantization=record["quantization"])
+        if weights is None:
+            raise Failure(Problem("unknown weights", record["model"], "vLLM did not print them"))
+        ranks = record["tensor_parallel_size"]
+        assert found.weights  # noqa: S101 - for mypy
+        # vLLM prints the weights with drafts, and without a vision tower that it leaves out; plan is given the reverse.
+        if start.arguments.get("speculative_config"):
+            weights -= found.weights.draft / ranks / GIB
+        if start.arguments.get("language_model_only"):
+            found = replace(found, weights=replace(found.weights, vision=0))
+        found = replace(_weighing(found, weights, ranks), quantization=record["quantization"])
     return replace(found, vision=found.vision and not record["language_model_only"])
 
 
@@ -131,7 +138,7 @@ def rows(folder: Path) -> Iterator[Row | Failure]:
         try:
             start = started(record, path.stem)
             found, one = model(record, start), card(record)
-            yield Row(path.stem, cards(one, found), compare(found, start, one))
+            yield Row(path.stem, cards(one, found), compare(found, start, one), record["started"])
         except Failure as failure:
             yield failure
 
@@ -145,7 +152,8 @@ def line(name: str, some: Sequence[Row]) -> tuple[str, ...]:
     most = f"{quantiles(errors, n=10, method='inclusive')[-1]:.1%}" if len(errors) > 1 else "-"
     worst = max((row for row in some if row.error is not None), key=lambda row: row.error or 0, default=None)
     told = f"{worst.error:.1%} {worst.name}" if worst else "-"
-    right = f"{sum(row.right for row in some)} of {len(some)}, {sum(row.false_fit for row in some)} false fits"
+    known = [row.right for row in some if row.right is not None]
+    right = f"{sum(known)} of {len(known)}, {sum(row.false_fit for row in some)} false fits"
     return (
         name,
         str(len(some)),
@@ -169,7 +177,7 @@ def main(folder: Path) -> None:
     for cells in table:
         sys.stdout.write("  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip() + "\n")
     for row in planned:
-        if row.within is False or not row.right:
+        if row.within is False or row.right is False:
             numbers = ", ".join(f"{one.name} {one.printed:g}, plan {one.planned:.2f}" for one in row.found.numbers)
             sys.stdout.write(f"off: {row.name}: {numbers}\n")
     sys.stdout.write(f"not planned: {len(found) - len(planned)}\n")
