@@ -19,7 +19,7 @@ OUTSIDE = {
     "recipes-831-qwen3.8-27b-bf16-pro6000-refused": "a build of vLLM's own, which takes 7 GiB more than 0.27.1 does",
     "recipes-831-qwen3.8-27b-fp8-pro6000-refused": "the same",
     "repofile-65863227652-qwen2.5-7b-awq-3090": "--quantization awq, not Marlin: large batches unpack the weights",
-    "repofile-63037976143-qwen3.8-27b-awq-4090-seqs4": "1.29 GiB, maybe measured while another process still held memory",
+    "repofile-63037976143-qwen3.8-27b-awq-4090-seqs4": "1.29 GiB, maybe while another process held memory",
     "repofile-69080973712-qwen3.5-0.8b-a100-serve": "2.5 GiB besides tensors, of a model of 1.7 GiB",
 }
 FALSE_FITS = {"recipes-831-qwen3.8-27b-fp8-pro6000-refused"}
