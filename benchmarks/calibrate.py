@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from packaging.version import Version
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
 from vpatch.plan.checkpoint import model_of
@@ -30,6 +31,7 @@ from vpatch.plan.weights import with_total
 
 STARTS = Path(__file__).parents[1] / "docs/starts"
 SPEAKING = 1.0  # GiB: an error in per cent says little of a smaller KV cache
+LAYOUT = ("block_size", "tokens", "concurrency")  # what blocks of another size than the plan's change
 COLUMNS = ("cards", "starts", "KV cache: median", "90 %", "worst", "in bounds", "tokens exact", "starts: right, false")
 
 
@@ -72,6 +74,22 @@ class Row:
 
     def _number(self, name: str) -> Any:
         return next((one for one in self.found.numbers if one.name == name), None)
+
+
+def started(record: dict[str, Any], name: str) -> Start:
+    """Return what vLLM printed; a record of an author's sentences has the numbers in them under `told`."""
+    vllm = record.get("planned_as", record["vllm"])  # for a build whose version does not name its release
+    arguments = record["arguments"] | {
+        rank: record[rank] for rank in ("tensor_parallel_size", "pipeline_parallel_size")
+    }
+    if told := record.get("told"):
+        return Start(Version(vllm), arguments, told, record["started"] is False)
+    start = replace(start_of(record["log"], name, vllm, arguments), refused=record["started"] is False)
+    if "block_size" not in start.arguments:
+        return start
+    memory = {key: value for key, value in start.printed.items() if key not in LAYOUT}
+    given = {key: value for key, value in start.arguments.items() if key != "block_size"}
+    return replace(start, arguments=given, printed=memory)
 
 
 def model(record: dict[str, Any], start: Start) -> Model:
@@ -117,10 +135,8 @@ def rows(folder: Path) -> Iterator[Row | Failure]:
     """Yield each start with its plan, or the reason why it cannot be planned."""
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
-        ranks = {name: record[name] for name in ("tensor_parallel_size", "pipeline_parallel_size")}
         try:
-            start = start_of(record["log"], path.stem, record["vllm"], record["arguments"] | ranks)
-            start = replace(start, refused=record["started"] is False)
+            start = started(record, path.stem)
             found, one = model(record, start), card(record)
             yield Row(path.stem, cards(one, found), compare(found, start, one), record["started"])
         except Failure as failure:

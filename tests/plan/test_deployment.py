@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import GIB, KNOWN
-from vpatch.plan.deployment import GPUS, Gpu, defaults, gpu, preset, presets
+from vpatch.plan.deployment import GPUS, Gpu, arithmetic_of, defaults, gpu, preset, presets
 
 from tests.conftest import Trees
 from tests.failures import problem_of
@@ -104,10 +104,10 @@ def test_a_name_in_any_spelling(name: str) -> None:
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(Failure, match=r"no such GPU: PRU 6000: did you mean RTX PRO 6000\? known: RTX 5080, .*-gib"):
+    with pytest.raises(Failure, match=r"no such GPU: PRU 6000: did you mean RTX PRO 6000\? known: RTX 4060, .*-gib"):
         gpu("PRU 6000")
-    for name in ("Voodoo", "RTX 5060", "H1000"):  # another number is another GPU
-        assert str(problem_of(gpu, name)).startswith(f"no such GPU: {name}: known: RTX 5080, ")
+    for name in ("Voodoo", "RTX 5050", "H1000"):  # another number is another GPU
+        assert str(problem_of(gpu, name)).startswith(f"no such GPU: {name}: known: RTX 4060, ")
 
 
 def test_any_size() -> None:
@@ -141,3 +141,13 @@ def test_vllm_has_each_architecture_from_the_release_on_that_plan_says(pristine:
     there = {name for name, known in KNOWN.items() if Version(known.since or "0") <= Version(release)}
 
     assert {name for name in there if f'"{name}"' not in registry} == set()
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES))
+def test_a_release_caches_prefixes_of_hybrid_models_by_default_as_its_files_say(pristine: Trees, release: str) -> None:
+    """Up to 0.25.1 it does not support it, by itself, and 0.26 and 0.27 have to be asked for it."""
+    options, support = (pristine(release) / "vllm" / file for file in ("engine/arg_utils.py", "config/model.py"))
+    asked = "is_prefix_caching_supported and not model_config.is_hybrid" in options.read_text()
+    unsupported = "Hybrid models do not support prefix caching" in support.read_text()
+
+    assert arithmetic_of(Version(release)).caches_hybrid_prefixes is not (asked or unsupported)

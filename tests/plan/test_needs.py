@@ -187,14 +187,14 @@ MTP = (
     [
         ("0.25.1", (), "--no-enable-prefix-caching", False),
         ("0.25.1", ("--enable-prefix-caching",), "--enable-prefix-caching", True),
-        ("0.26.0", (), "--enable-prefix-caching", True),
-        ("0.26.0", ("--no-enable-prefix-caching",), "--no-enable-prefix-caching", False),
+        ("0.28.0", (), "--enable-prefix-caching", True),
+        ("0.28.0", ("--no-enable-prefix-caching",), "--no-enable-prefix-caching", False),
     ],
 )
 def test_needs_follow_the_command_that_is_printed(
     vpatch: Program, monkeypatch: pytest.MonkeyPatch, vllm: str, given: tuple[str, ...], option: str, *, needed: bool
 ) -> None:
-    """vLLM caches prefixes of hybrid models by default from 0.26 on. The command names the option, and the overlay."""
+    """vLLM caches prefixes of hybrid models by default from 0.28 on. The command names the option, and the overlay."""
     installed = mine(needed=speculation, releases={">=0.20,<0.34": "pending: the counts are those of other rows"})
     monkeypatch.setattr("vpatch.cli.plan.discover", lambda: installed)
     said = vpatch("plan", *MTP, "--speculative", "3", "--vllm", vllm, *given, "--json").json

@@ -88,6 +88,14 @@ def test_of_several_workers_the_one_with_the_least_memory_decides() -> None:
     assert start_of(lines, "the log", "0.20.2").kv_cache_gib == 4.9
 
 
+def test_a_log_of_which_only_the_end_is_left() -> None:
+    """vLLM says at the end what it gave the KV cache, in each worker."""
+    used = "Free memory on device (30.5/31.4 GiB) on startup. Current kv cache memory in use is {} GiB."
+    start = start_of([used.format(12.26), used.format(12.24)], "the log", "0.27.1")
+
+    assert (start.kv_cache_gib, start.printed["total_gib"]) == (12.24, 31.4)
+
+
 @pytest.mark.parametrize(
     ("line", "kv_cache"),
     [
@@ -168,6 +176,31 @@ def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Pa
 
     assert tokens["planned"] == pytest.approx(20.42 * (1 << 30) / (128 << 10), rel=1e-3)
     assert not tokens["within"], "the log is of another model"
+
+
+@pytest.mark.parametrize(
+    ("lines", "blocks"),
+    [
+        (["GPU KV cache size: 167,280 tokens"], 10_455),
+        (["ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (120)."], 120),
+    ],
+)
+def test_memory_that_only_tokens_or_blocks_tell_of(vpatch: Program, log: Path, lines: list[str], blocks: int) -> None:
+    """A block of 16 tokens has 2 MiB: the memory is that of the blocks, and at most one more."""
+    log.write_text("\n".join([*ARGUED[:4], *lines]))
+    found = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["numbers"]
+    printed = {one["name"]: one["printed"] for one in found}
+
+    assert printed["KV cache"] == pytest.approx((blocks + 0.5) / 512)
+    assert "tokens" not in printed, "it would be compared with itself"
+
+
+def test_tokens_of_another_layout_tell_nothing_of_the_memory(vpatch: Program, log: Path) -> None:
+    log.write_text("\n".join([*ARGUED[:4], "GPU KV cache size: 167,281 tokens"]))
+    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "no number of blocks has 167,281 tokens" in ran.err
 
 
 @pytest.mark.parametrize(

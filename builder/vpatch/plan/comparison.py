@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -101,8 +102,26 @@ def compare(model: Model, start: Start, gpu: Gpu) -> Comparison:
     if model.weights is None or model.weights.guessed:
         raise Failure(Problem("unknown weights", model.name, "give --weights-gib, or the folder of the checkpoint"))
     found = fit(model, model.weights, deployment)
+    if not start.kv_cache_gib and (blocks := _blocks(start, found)):
+        start = start.counting((blocks + 0.5) * max(found.layout.bytes_per_block) / GIB)
     measured = fit(model, model.weights, replace(deployment, kv_cache_memory_bytes=int(start.kv_cache_gib * GIB)))
     return Comparison(start, found, tuple(_numbers(start, found)), measured)
+
+
+def _blocks(start: Start, found: Fit) -> int:
+    """Return the blocks that a start has by its tokens, or by its refusal; 0 if vLLM printed neither."""
+    if "state_blocks" in start.printed or "tokens" not in start.printed:
+        return int(start.printed.get("state_blocks", 0))
+    tokens, sizes = int(start.printed["tokens"]), found.layout.bytes_per_block
+
+    def printed(blocks: int) -> int:
+        return capacity(found.layout, found.deployment, [blocks * size for size in sizes]).printed(start.vllm)
+
+    blocks = bisect_left(range(found.memory.total // max(sizes)), tokens, key=printed)
+    if printed(blocks) != tokens:
+        cause = f"it has no memory of the KV cache, and in the plan's layout no number of blocks has {tokens:,} tokens"
+        raise Failure(Problem(UNREADABLE, "the KV cache", cause))
+    return blocks
 
 
 def _numbers(start: Start, found: Fit) -> Iterator[Compared]:
@@ -128,7 +147,7 @@ def _layout(start: Start, found: Fit) -> Iterator[Compared]:
     printed = start.printed
     if "block_size" in printed:
         yield _exactly("block size", printed["block_size"], found.layout.block_size)
-    if not start.kv_cache_gib or start.refused:
+    if not start.kv_cache_gib or start.refused or "counted_kv_cache_gib" in printed:
         return
     stages = len(found.layout.bytes_per_block)
     # vLLM prints GiB with two digits.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ _PRINTED: Mapping[str, re.Pattern[str]] = {
     for name, pattern in {
         "weights_gib": rf"Model loading took {_NUMBER} GiB",
         "kv_cache_gib": rf"Available KV cache memory: {_NUMBER} GiB",
+        "kv_cache_in_use_gib": rf"Current kv cache memory in use is {_NUMBER} GiB",
         "needed_gib": rf"{_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory",
         "refused_kv_cache_gib": rf"is larger than the available KV cache memory \({_NUMBER} GiB\)",
         "estimated_graphs_gib": rf"Estimated CUDA graph memory: {_NUMBER} GiB",
@@ -42,6 +43,9 @@ _PRINTED: Mapping[str, re.Pattern[str]] = {
         "state_blocks": rf"exceeds available Mamba cache blocks \({_COUNT}\)",
     }.items()
 }
+# What vLLM had for its KV cache: first counted, then as it says once it has started, or as it says when it refuses.
+# `Start.counting` adds the last, which no release prints.
+_KV_CACHE = ("kv_cache_gib", "kv_cache_in_use_gib", "refused_kv_cache_gib", "counted_kv_cache_gib")
 _REFUSALS = re.compile(
     "KV cache is needed, which is larger than|No available memory for the cache blocks|available Mamba cache blocks"
     "|is less than desired GPU memory utilization|CUDA out of memory"
@@ -84,7 +88,11 @@ class Start:
     @property
     def kv_cache_gib(self) -> float:
         """What vLLM had for its KV cache."""
-        return self.printed.get("kv_cache_gib", self.printed.get("refused_kv_cache_gib", 0.0))
+        return next((self.printed[name] for name in _KV_CACHE if name in self.printed), 0.0)
+
+    def counting(self, kv_cache_gib: float) -> Start:
+        """Return this start with a KV cache whose size is not printed, but follows from what is in it."""
+        return replace(self, printed={**self.printed, "counted_kv_cache_gib": kv_cache_gib})
 
 
 def read(path: Path, vllm: str = "") -> Start:
@@ -104,7 +112,7 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
     if cause := _unusable(lines, used, max(len({found[2] for found in engines}), len(servers))):
         raise Failure(Problem(UNREADABLE, where, cause))
-    if not refused and "kv_cache_gib" not in printed:
+    if not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
     arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
@@ -131,7 +139,7 @@ def _numbers(lines: Sequence[str]) -> Iterator[tuple[str, float]]:
         found = [match.groups()[-1] for line in lines if (match := pattern.search(line))]
         values = [float(value.replace(",", "")) for value in found]
         if values:
-            yield name, min(values) if name in ("kv_cache_gib", "total_gib") else max(values)
+            yield name, min(values) if name in (*_KV_CACHE, "total_gib") else max(values)
 
 
 _OTHERS = (_ENGINE, _VERSION, _ARGUMENTS, _REFUSALS)
