@@ -182,6 +182,13 @@ SAID = {
     "Nemotron-H, dense": named(
         "NemotronHForCausalLM", hybrid_override_pattern="M-M*", mamba_head_dim=80, intermediate_size=512
     ),
+    "Nemotron 3, listed": named(
+        "NemotronHForCausalLM",
+        layers_block_type=["mamba", "moe", "attention", "mlp", "moe"],
+        mtp_layers_block_type=["attention", "moe"],
+        num_nextn_predict_layers=1,
+        moe_shared_expert_intermediate_size=192,
+    ),
     "Granite 4, dense": named(
         "GraniteMoeHybridForCausalLM",
         layer_types=["mamba", "mamba", "mamba", "attention"],
@@ -205,6 +212,8 @@ SAID = {
     ),
 }
 del SAID["Gemma 3 4B"]["text_config"]["num_attention_heads"]
+for _key in ("num_hidden_layers", "hybrid_override_pattern"):
+    del SAID["Nemotron 3, listed"][_key]
 _FLAT = SAID["Qwen2.5-VL, flat"]  # as its checkpoints are
 _FLAT |= _FLAT.pop("text_config") | {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
 CONFIGS = DEFAULTS | SAID

@@ -149,6 +149,13 @@ def stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
     return text | (EXPERTS if kind == "lfm2_moe" else {})
 
 
+def listed(text: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a Nemotron-H as transformers 5 writes it: with a list of layers in place of the pattern."""
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    kept = {key: text[key] for key in text if key != "hybrid_override_pattern"}
+    return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
+
+
 def heads_of(random: Random, ranks: int) -> dict[str, int]:
     """Draw KV heads that can be divided among `ranks` or copied to them, and heads that they divide."""
     kv_heads = random.choice([count for count in range(1, 9) if not count % ranks or not ranks % count])

@@ -9,7 +9,7 @@ from typing import Any
 
 from vpatch.plan import FULL, LINEAR
 
-from tests.plan.drawn import EXPERTS, NAMES, POSITIONS, SMALL, SPARSE, drawn, heads_of, latent, named, stateful
+from tests.plan.drawn import EXPERTS, NAMES, POSITIONS, SMALL, SPARSE, drawn, heads_of, latent, listed, named, stateful
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -147,6 +147,10 @@ def draws() -> list[Draw]:
             for capability in ((8, 0), (10, 0), (12, 0))
         ),
         _draw(random, _made(random, 1, "gemma4_text") | {"head_dim": 256, "global_head_dim": 512}, "fp8", batch=2048),
+        *(
+            _draw(random, listed(stateful(random, "nemotron_h", ranks)), dtype, ranks, tokens=tokens)
+            for ranks, dtype, tokens in ((1, "auto", 0), (2, "fp8", 0), (1, "auto", 1), (1, "turboquant_k8v4", 0))
+        ),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 

@@ -84,9 +84,9 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.24",
         lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not (_in_flashinfer(draw) or draw.latent),
     ),
-    "the transformers of these tests is older than that of a new install, and knows neither GLM-4.7-Flash nor GLM-5": (
+    "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash, GLM-5 nor Nemotron-H": (
         ">0.19.0,!=0.20.2,<0.24",
-        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa"),
+        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa") or "layers_block_type" in draw.text,
     ),
     "stages take different block sizes, and groups multiply or are refused": (
         ">=0.28",

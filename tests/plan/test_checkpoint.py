@@ -100,6 +100,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         named("NemotronHForCausalLM", hybrid_override_pattern="MEM"),
         "hybrid_override_pattern is 'MEM', not 4 of the letters M * - E",
     ),
+    "no pattern": (
+        named("NemotronHForCausalLM", hybrid_override_pattern=None),
+        "hybrid_override_pattern is not there, nor is layers_block_type",
+    ),
+    "another block": (
+        named("NemotronHForCausalLM", layers_block_type=["mamba", "hyena", "moe", "attention"]),
+        "layers_block_type names layers of another kind: hyena",
+    ),
     "channels": (
         named("GraniteMoeHybridForCausalLM", mamba_d_head=48),
         "mamba_n_heads is 128, which does not divide 4,096 channels as the config says",

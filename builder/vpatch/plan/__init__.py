@@ -171,7 +171,7 @@ class Model:
     that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
     it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
     to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
-    `own_width` is that of the embeddings that each layer has of its own.
+    `own_width` is that of the embeddings that each layer has of its own. `since` is the first release that has it.
     """
 
     name: str
@@ -201,6 +201,7 @@ class Model:
     kv_cache_dtype: str | None = None
     weights: Weights | None = None
     revision: str | None = None
+    since: str = ""
     unknown: tuple[str, ...] = ()
     bounded: bool = True
 

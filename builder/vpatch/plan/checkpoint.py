@@ -30,7 +30,7 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, kinds_of, listed, state_of
+from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, state_of
 from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
@@ -102,7 +102,7 @@ def _text_config(fields: Fields) -> Fields:
 
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
-    layers = text.number("num_hidden_layers", most=_LAYERS)
+    layers = count_of(text, _LAYERS)
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
     experts = _experts(text, known) if known.experts else None
@@ -129,6 +129,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         rope=_rope(text),
         unknown=unknown,
         bounded=not (unknown and known.latent),
+        since=LISTED_SINCE if known.single and text.has(LISTED) else known.since,
     )
     if unknown:
         return model
@@ -263,7 +264,7 @@ def _chunked(text: Fields, layers: int) -> tuple[str, ...]:
 
 def _experts(text: Fields, known: Architecture) -> Experts | None:
     defaults = known.defaults
-    if known.single and MOE not in kinds_of(text, known, text.number("num_hidden_layers", most=_LAYERS)):
+    if known.single and MOE not in kinds_of(text, known, count_of(text, _LAYERS)):
         return None
     names = "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
     count = text.number(*names, default=defaults["num_experts"], least=0)
@@ -291,7 +292,9 @@ def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
 def _drafts(text: Fields, known: Architecture) -> int:
     """Count the attention layers of multi-token prediction."""
     count = text.number(known.draft, default=known.defaults.get(known.draft, 1), least=0, most=_LAYERS)
-    letters = text.text("mtp_hybrid_override_pattern")
+    letters, kinds = text.text("mtp_hybrid_override_pattern"), text.texts("mtp_layers_block_type")
+    if kinds:
+        return count * sum(kind in ("attention", FULL) for kind in kinds)
     return count * letters.count("*") if letters else count
 
 

@@ -8,18 +8,18 @@ from itertools import accumulate, pairwise
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KNOWN, MAMBA2, SLIDING, Model
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, MAMBA2, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
 
 
 def check(model: Model, deployment: Deployment) -> None:
     """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
-    traits, known = arithmetic_of(deployment.vllm), KNOWN.get(model.architecture)
+    traits = arithmetic_of(deployment.vllm)
     problems = []
-    if known and known.since and deployment.vllm.release < Version(known.since).release:
+    if model.since and deployment.vllm.release < Version(model.since).release:
         where = f"{model.architecture} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
+        problems.append(Problem("no such model", where, f"vLLM has it from {model.since} on"))
     if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
         meant = did_you_mean(nearest(deployment.kv_cache_dtype, traits.kv_cache_dtypes), " ")

@@ -8,6 +8,8 @@ from vpatch.plan.checkpoint_files import Fields
 DTYPES = ("float32", "bfloat16", "float16")
 LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
+LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
+"""The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
 
 _NAMES = {"mamba": LINEAR, "conv": LINEAR, "attention": FULL}
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
@@ -48,7 +50,7 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
 def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
-        return pattern_of(text, "hybrid_override_pattern", layers)
+        return _each_single(text, layers)
     if kinds := listed(text, layers):
         return tuple(_NAMES.get(kind, kind) for kind in kinds)
     if known.every:
@@ -60,18 +62,34 @@ def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     return tuple(FULL if index % each == offset else LINEAR for index in range(layers))
 
 
-def listed(text: Fields, layers: int) -> tuple[str, ...]:
+def count_of(text: Fields, most: int) -> int:
+    """Return the number of layers, which a config with `layers_block_type` may leave out."""
+    named = text.texts(LISTED)
+    return text.number("num_hidden_layers", default=len(named) or None, most=most)
+
+
+def listed(text: Fields, layers: int, key: str = "layer_types") -> tuple[str, ...]:
     """Read `layer_types`, which names the kind of each layer if a config has it."""
-    kinds = text.texts("layer_types")
+    kinds = text.texts(key)
     if kinds and len(kinds) != layers:
-        text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+        text.wrong(key, f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
     return kinds
 
 
-def pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
+def _each_single(text: Fields, layers: int) -> tuple[str, ...]:
+    """Read the layers of a Nemotron-H, from a list or a pattern; transformers prefers the list."""
+    kinds = tuple(_NAMES.get(kind, kind) for kind in listed(text, layers, LISTED))
+    if others := sorted({*kinds} - {*LETTERS.values()}):
+        text.wrong(LISTED, f"names layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
+    return kinds or _pattern_of(text, "hybrid_override_pattern", layers)
+
+
+def _pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
     """Read a pattern of letters, one for each layer."""
     letters = text.text(key)
-    if len(letters) != layers or not set(letters) <= set(LETTERS):
+    if not letters:
+        text.wrong(key, f"is not there, nor is {LISTED}")
+    elif len(letters) != layers or not set(letters) <= set(LETTERS):
         text.wrong(key, f"is {letters[:40]!r}, not {layers} of the letters {' '.join(LETTERS)}")
         return ()
     return tuple(LETTERS[letter] for letter in letters)
