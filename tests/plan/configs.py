@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import ARCHITECTURES, Architecture
+from vpatch.plan import ARCHITECTURES, KNOWN, Architecture
+
+from tests.plan.drawn import BAILING
 
 FULL, LINEAR = "full_attention", "linear_attention"
 
 
+# The checkpoints' own code has their defaults.
+_LING = [BAILING | dict(KNOWN[f"BailingMoe{kind}ForCausalLM"].defaults) for kind in ("", "V2")]
+
 REQUIRED: dict[str, dict[str, Any]] = {
+    "bailing_moe": _LING[0] | {"head_dim": 64},
+    "bailing_moe_v2": _LING[1],
     "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 6},
     "deepseek_v32": {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128},
     "glm4_moe": {"head_dim": 128},
@@ -181,6 +188,15 @@ SAID = {
     ),
     "Nemotron-H, dense": named(
         "NemotronHForCausalLM", hybrid_override_pattern="M-M*", mamba_head_dim=80, intermediate_size=512
+    ),
+    "Ling 2": named(
+        "BailingMoeV2ForCausalLM",
+        num_nextn_predict_layers=1,
+        num_experts=8,
+        first_k_dense_replace=2,
+        moe_shared_expert_intermediate_size=768,
+        tie_word_embeddings=True,
+        use_qk_norm=True,
     ),
     "Nemotron 3, listed": named(
         "NemotronHForCausalLM",

@@ -23,6 +23,9 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_pos
 # An indexer in the first two layers, and in each second one of the others.
 SPARSE = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "q_lora_rank": 64, "num_hidden_layers": 9}
 SPARSE |= {"index_topk_freq": 2, "index_skip_topk_offset": 2}
+# What vLLM requires of a Ling's config, beside sizes.
+BAILING: dict[str, Any] = {"use_bias": False, "use_qkv_bias": False, "norm_topk_prob": True, "embedding_dropout": 0.0}
+BAILING |= {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 6e5, "tie_word_embeddings": False}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
@@ -154,6 +157,15 @@ def listed(text: dict[str, Any]) -> dict[str, Any]:
     names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
     kept = {key: text[key] for key in text if key != "hybrid_override_pattern"}
     return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
+
+
+def bailing(random: Random, ranks: int) -> dict[str, Any]:
+    """Draw a Ling: of the second kind, whose layers of multi-token prediction vLLM does not load, or of the first."""
+    kind, heads = random.choice(("bailing_moe", "bailing_moe_v2")), heads_of(random, ranks)
+    text = BAILING | SMALL | heads | EXPERTS | {"num_nextn_predict_layers": 1, "num_shared_experts": 1}
+    text |= {"num_hidden_layers": random.choice((2, 3, 20)), "hidden_size": 64 * heads["num_attention_heads"]}
+    text |= {"head_dim": random.choice((64, 128)), "first_k_dense_replace": random.choice((0, 1)), "dtype": "bfloat16"}
+    return text | {"model_type": kind, "architectures": [NAMES[kind]]}
 
 
 def heads_of(random: Random, ranks: int) -> dict[str, int]:

@@ -9,7 +9,20 @@ from typing import Any
 
 from vpatch.plan import FULL, LINEAR
 
-from tests.plan.drawn import EXPERTS, NAMES, POSITIONS, SMALL, SPARSE, drawn, heads_of, latent, listed, named, stateful
+from tests.plan.drawn import (
+    EXPERTS,
+    NAMES,
+    POSITIONS,
+    SMALL,
+    SPARSE,
+    bailing,
+    drawn,
+    heads_of,
+    latent,
+    listed,
+    named,
+    stateful,
+)
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -151,6 +164,8 @@ def draws() -> list[Draw]:
             _draw(random, listed(stateful(random, "nemotron_h", ranks)), dtype, ranks, tokens=tokens)
             for ranks, dtype, tokens in ((1, "auto", 0), (2, "fp8", 0), (1, "auto", 1), (1, "turboquant_k8v4", 0))
         ),
+        *(_draw(random, bailing(random, ranks), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8")),
+        *(_draw(random, bailing(random, 1), dtype, stages=2) for dtype in ("auto", "turboquant_k8v4")),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 

@@ -84,7 +84,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.24",
         lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not (_in_flashinfer(draw) or draw.latent),
     ),
-    "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash, GLM-5 nor Nemotron-H": (
+    "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash nor Nemotron-H": (
         ">0.19.0,!=0.20.2,<0.24",
         lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa") or "layers_block_type" in draw.text,
     ),

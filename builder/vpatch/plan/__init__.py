@@ -172,6 +172,7 @@ class Model:
     it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
     to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
     `own_width` is that of the embeddings that each layer has of its own. `since` is the first release that has it.
+    `undrafted`: vLLM does not load the draft layers.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Model:
     vision: bool = False
     tower: Tower | None = None
     draft_layers: int = 0
+    undrafted: bool = False
     quantization: str | None = None
     block_fp8: bool = False
     head: str | None = None
@@ -230,8 +232,9 @@ class Architecture:
     shared experts. `mlp` is how many matrices a dense layer and an expert have. `latent`: it has multi-head latent
     attention. `vision` names the tower. `chunked`: the window is a chunk, of layers with rotary positions. `parallel`:
     as in Gemma 4, experts, if there are any, are beside a dense layer, and layers can share a KV cache. `since` is the
-    first release that has it. An entry without names is a decoder, by its own `model_type`, of the model that it is
-    `like`.
+    first release that has it. `fused`: queries, keys and values have one matrix in the checkpoint. `undrafted`: vLLM
+    does not load the layers of multi-token prediction. An entry without names is a decoder, by its own `model_type`, of
+    the model that it is `like`.
     """
 
     names: Sequence[str]
@@ -256,6 +259,8 @@ class Architecture:
     shared: str = ""
     mlp: int = 3
     latent: bool = False
+    fused: bool = False
+    undrafted: bool = False
 
     @property
     def hybrid(self) -> bool:

@@ -38,7 +38,7 @@ DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
 # Keys of layers that keep a state or an index of their own, beside attention or for each request.
 _BESIDE = re.compile(
-    "mamba|ssm|conv|linear_(key|value|num|attn)|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
+    "mamba|ssm|conv|linear_(key|value|num|attn|silu)|layer_group|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
     "|cross_attention|is_encoder_decoder",
     re.IGNORECASE,
 )
@@ -125,6 +125,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         tied=text.flag("tie_embedding", default=text.flag("tie_word_embeddings", default=known.tied)),
         vision=bool(known.vision),
         draft_layers=_drafts(text, known) if known.draft else 0,
+        undrafted=known.undrafted,
         window=window,
         rope=_rope(text),
         unknown=unknown,

@@ -60,7 +60,8 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
         if known.shared.endswith("shared_experts"):
-            name, width = "mlp.shared_experts", width * experts.intermediate_size
+            name = "mlp.shared_experts"
+            width *= text.number("moe_shared_expert_intermediate_size", default=experts.intermediate_size)
         elif known.shared == "shared_expert_intermediate_size":
             name = "mlp.shared_expert"
             yield Part("mlp.shared_expert_gate", hidden)
@@ -121,6 +122,10 @@ def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iter
         yield from _latent(attention, attention.latent, hidden, index)
         return
     queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+    if known.fused:
+        yield Part("attention.query_key_value", hidden * (queries + 2 * keys))
+        yield Part("attention.dense", hidden * queries)
+        return
     widths = {"q_proj": queries * (2 if known.gated else 1), "o_proj": queries}
     if index < len(model.layers) - model.borrowing or index >= len(model.layers):
         widths |= {"k_proj": keys, "v_proj": keys}

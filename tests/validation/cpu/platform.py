@@ -245,6 +245,14 @@ def register_nemotron_h() -> None:
         AutoConfig.register("nemotron_h", import_module("vllm.transformers_utils.configs.nemotron_h").NemotronHConfig)
 
 
+def register_bailing() -> None:
+    """Register configs of Bailing, which checkpoints bring as code."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    for kind in ("bailing_moe", "bailing_moe_v2"):
+        AutoConfig.register(kind, type("BailingMoeConfig", (PretrainedConfig,), {"model_type": kind}), exist_ok=True)
+
+
 def stand_in_for_torchvision() -> None:
     """Make torchvision importable without its compiled half, which needs the torch that it was built with."""
     for name in ("_meta_registrations", "_autograd_registrations"):  # they declare operators of that half

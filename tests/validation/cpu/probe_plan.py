@@ -20,6 +20,7 @@ from tests.validation.cpu.platform import (
     import_latent_attention,
     name_activations,
     pretend_capability,
+    register_bailing,
     register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
@@ -175,6 +176,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     one_rank(home)
     name_activations()
     register_nemotron_h()
+    register_bailing()
     stand_in_for_vision()
     stand_in_for_gemma4()
     found = []

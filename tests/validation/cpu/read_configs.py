@@ -12,6 +12,7 @@ from tests.validation.cpu.platform import (
     name_activations,
     pretend_capability,
     pretend_h100,
+    register_bailing,
     single_rank,
     stand_in_for_flashinfer,
     stand_in_for_vision,
@@ -86,6 +87,7 @@ def main(home: Path) -> None:
     name_activations()
     import_latent_attention()
     stand_in_for_vision()
+    register_bailing()
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
