@@ -85,7 +85,7 @@ def model(record: dict[str, Any], start: Start) -> Model:
         if weights is None or drafts:
             raise Failure(Problem("unknown weights", record["model"], "vLLM did not print them by themselves"))
         found = replace(_weighing(found, weights, record["tensor_parallel_size"]), quantization=record["quantization"])
-    return replace(found, vision=found.vision and not record["language_model_only"])
+    return replace(found, tower=None) if record["language_model_only"] else found
 
 
 def _weighing(found: Model, weights: float, ranks: int) -> Model:

@@ -159,6 +159,23 @@ def listed(text: dict[str, Any]) -> dict[str, Any]:
     return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
 
 
+def kimi(random: Random, ranks: int) -> dict[str, Any]:
+    """Draw a Kimi-Linear, with Kimi Delta Attention beside latent attention."""
+    layers, each, heads = random.choice((4, 8, 11, 27)), random.choice((3, 4, 4)), 2 * ranks * random.choice((1, 2, 8))
+    numbers, rank = range(1, layers + 1), random.choice((256, 512))
+    full = [number for number in numbers if number % each == 0 or number == layers]
+    linear: dict[str, Any] = {
+        "full_attn_layers": full,
+        "kda_layers": [number for number in numbers if number not in full],
+    }
+    linear |= {"num_heads": heads, "head_dim": random.choice((64, 128)), "short_conv_kernel_size": 4}
+    text = SMALL | EXPERTS | {"num_attention_heads": heads, "num_hidden_layers": layers, "linear_attn_config": linear}
+    text |= {"kv_lora_rank": rank, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    text |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts_per_token": 2, "num_shared_experts": 1}
+    text |= {"first_k_dense_replace": 1, "hidden_size": 8 * heads, "dtype": "bfloat16"}
+    return text | {"model_type": "kimi_linear", "architectures": [NAMES["kimi_linear"]]}
+
+
 def bailing(random: Random, ranks: int) -> dict[str, Any]:
     """Draw a Ling: of the second kind, whose layers of multi-token prediction vLLM does not load, or of the first."""
     kind, heads = random.choice(("bailing_moe", "bailing_moe_v2")), heads_of(random, ranks)

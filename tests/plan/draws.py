@@ -18,6 +18,7 @@ from tests.plan.drawn import (
     bailing,
     drawn,
     heads_of,
+    kimi,
     latent,
     listed,
     named,
@@ -50,7 +51,7 @@ class Draw:
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         kind = str(self.config["model_type"])
-        return "qwen3_5" in kind or kind in ("qwen3_next", *STATEFUL)
+        return "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", *STATEFUL)
 
     @property
     def windowed(self) -> bool:
@@ -166,6 +167,7 @@ def draws() -> list[Draw]:
         ),
         *(_draw(random, bailing(random, ranks), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8")),
         *(_draw(random, bailing(random, 1), dtype, stages=2) for dtype in ("auto", "turboquant_k8v4")),
+        *_with_delta_attention(random),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -265,6 +267,22 @@ def _with_latents(random: Random) -> list[Draw]:
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", stages=2),
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
+    ]
+
+
+def _with_delta_attention(random: Random) -> list[Draw]:
+    """Draw Kimi-Linear models: pages of latent attention, which each GPU has whole, are as large as those of states."""
+    gpus = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
+    return [
+        *(
+            _draw(random, kimi(random, ranks), dtype, ranks, cached=cached)
+            for ranks in RANKS
+            for dtype, cached in (("auto", True), ("auto", False), ("fp8", None))
+        ),
+        *(_draw(random, kimi(random, 1), dtype, capability=gpu) for gpu in gpus for dtype in ("auto", "fp8")),
+        *(_draw(random, kimi(random, 1), dtype, stages=2) for dtype in ("auto", "fp8")),
+        *(_draw(random, kimi(random, 1), "auto", states=states) for states in ("float32", "bfloat16", "float16")),
+        _draw(random, kimi(random, 1), "turboquant_k8v4"),
     ]
 
 

@@ -106,6 +106,10 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.26,<0.29",
         lambda draw: _granite(draw) and "mamba" not in draw.text["layer_types"],
     ),
+    "Kimi's states are in float32: vLLM ignores another type, and from 0.30 on takes less room than they need": (
+        "",
+        lambda draw: draw.config["model_type"] == "kimi_linear" and "mamba_ssm_cache_dtype" in draw.arguments,
+    ),
     "a cache of another float type than the model's is refused": (
         ">=0.33",
         lambda draw: draw.dtype == "bfloat16" and draw.text["dtype"] == "float16",

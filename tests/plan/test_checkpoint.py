@@ -45,7 +45,7 @@ def test_a_hybrid_is_read_from_its_text_config() -> None:
     assert model.attention == Attention(heads=16, kv_heads=2, head_size=256)
     assert model.state
     assert (model.state.heads, model.state.dtype) == (32, "float32")
-    assert (model.draft_layers, model.vision, model.unknown) == (1, True, ())
+    assert (model.draft_layers, model.tower is not None, model.unknown) == (1, True, ())
 
 
 def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
@@ -216,6 +216,8 @@ NOT_MODELED = {
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
     "Zamba2": (REAL["Jamba"] | ZAMBA2, "what the layers of architecture 'Zamba2ForCausalLM' keep"),
+    "Kimi K3": (named("KimiLinearForCausalLM", attn_res_block_size=4), "layers as in Kimi K3: attn_res_block_size"),
+    "rotary": (named("KimiLinearForCausalLM", mla_use_nope=False), "latent attention has rotary positions"),
     "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),
 }
 

@@ -23,8 +23,8 @@ BOTH, MLP, MOE = "hybrid", "mlp", "moe"
 
 ATTENTIVE, STATEFUL = (FULL, BOTH), (LINEAR, BOTH)
 
-DELTA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "mamba1", "mamba2", "convolution"
-"""Kinds of states."""
+DELTA, KDA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "kda", "mamba1", "mamba2", "convolution"
+"""Kinds of states. Kimi Delta Attention (KDA) has a state like Gated DeltaNet's, with as many keys as values."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Model:
     `borrowing` layers read the KV cache of earlier ones. If there is anything `unknown`, each counts as full attention;
     that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
     it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
-    to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
+    to, if the checkpoint has scales for a KV cache. `tower` is the vision tower, if it has one.
     `own_width` is that of the embeddings that each layer has of its own. `since` is the first release that has it.
     `undrafted`: vLLM does not load the draft layers.
     """
@@ -193,7 +193,6 @@ class Model:
     experts: Experts | None = None
     dtype: str = "bfloat16"
     tied: bool = False
-    vision: bool = False
     tower: Tower | None = None
     draft_layers: int = 0
     undrafted: bool = False

@@ -14,6 +14,7 @@ from vpatch.plan import (
     DECODERS,
     DELTA,
     FULL,
+    KDA,
     KEYS,
     KNOWN,
     LINEAR,
@@ -43,6 +44,8 @@ _BESIDE = re.compile(
     re.IGNORECASE,
 )
 _SHARING = {"topk_freq": 1, "skip_topk_offset": 2}  # by default, each layer has an indexer
+_LENGTH = "model_max_length", "max_position_embeddings"  # the first wins: `derive_max_model_len_and_key`
+_K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 
@@ -86,7 +89,7 @@ def model_of(
     fields.raise_problems()  # an estimate from absurd values may take forever
     estimated = weights.estimate(text, model, known, quantization)
     fields.raise_problems()
-    head = head_scheme(quantization, multimodal=model.vision)
+    head = head_scheme(quantization, multimodal=model.tower is not None)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     method = quantization.method if quantization else None
     blocks = quantization is not None and quantization.has("fp8-block")
@@ -119,11 +122,10 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         own_width=text.number(own, default=defaults[own], least=0) if own in defaults else 0,
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
-        max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
+        max_position_embeddings=text.number(*_LENGTH, default=positions, most=_POSITIONS),
         intermediate_size=_width(text, known, experts),
         experts=experts,
         tied=text.flag("tie_embedding", default=text.flag("tie_word_embeddings", default=known.tied)),
-        vision=bool(known.vision),
         draft_layers=_drafts(text, known) if known.draft else 0,
         undrafted=known.undrafted,
         window=window,
@@ -158,6 +160,10 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if not known.chunked and text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
+    if known.state == KDA:
+        if not text.flag("mla_use_nope", default=False):
+            reasons.append("latent attention has rotary positions, which vLLM refuses")
+        reasons += [f"layers as in Kimi K3: {key}" for key in _K3 if text.data.get(key)]
     if known.latent and text.nulled("kv_lora_rank"):
         reasons.append("attention is not latent: kv_lora_rank is null")
     return tuple(reasons)
@@ -271,7 +277,8 @@ def _experts(text: Fields, known: Architecture) -> Experts | None:
     count = text.number(*names, default=defaults["num_experts"], least=0)
     if count < (2 if known.hybrid else 1):
         return None
-    per_token = text.number("num_experts_per_tok", "top_k_experts", "moe_k", default=defaults["num_experts_per_tok"])
+    keys = "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k"
+    per_token = text.number(*keys, default=defaults["num_experts_per_tok"])
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, MAMBA2, SLIDING, Model
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, MAMBA2, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
 
@@ -33,6 +33,9 @@ def check(model: Model, deployment: Deployment) -> None:
     if deployment.mamba_ssm_cache_dtype not in traits.state_dtypes:
         where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
         problems.append(Problem("no such states", where, f"it knows {', '.join(traits.state_dtypes)}"))
+    elif model.state and model.state.kind == KDA and deployment.mamba_ssm_cache_dtype not in ("auto", "float32"):
+        cause = "those of Kimi Delta Attention are in float32, whatever is given"
+        problems.append(Problem("no such states", deployment.mamba_ssm_cache_dtype, cause))
     if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
     if latent := model.attention.latent:

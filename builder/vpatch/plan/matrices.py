@@ -9,6 +9,7 @@ from typing import NamedTuple
 from vpatch.plan import (
     CONVOLUTION,
     DELTA,
+    KDA,
     LINEAR,
     MAMBA1,
     MAMBA2,
@@ -20,6 +21,7 @@ from vpatch.plan import (
     Attention,
     Latent,
     Model,
+    State,
 )
 from vpatch.plan.checkpoint_files import Fields
 
@@ -99,6 +101,9 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
     if kind not in STATEFUL or model.state is None:
         return
     state, channels = model.state, model.state.channels()
+    if state.kind == KDA:
+        yield from _kda(state, hidden)
+        return
     name = {DELTA: "linear_attn", CONVOLUTION: "conv"}.get(state.kind, "mamba")
     yield Part(f"{name}.conv1d", state.kernel * channels, linear=False)
     projections = {
@@ -114,6 +119,15 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
         rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
         # Projections of the time step, and others; its matrix A is in float32.
         yield Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
+
+
+def _kda(state: State, hidden: int) -> Iterator[Part]:
+    yield Part("self_attn.conv1d", 2 * state.kernel * state.channels(), linear=False)  # in float32
+    widths = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), state.width) | {"b_proj": state.heads}
+    yield from (Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+    for gate in ("f", "g"):  # of low rank
+        yield Part(f"self_attn.{gate}_a_proj", hidden * state.head_size, whole=True)
+        yield Part(f"self_attn.{gate}_b_proj", state.head_size * state.width)
 
 
 def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iterator[Part]:

@@ -16,7 +16,7 @@ from vpatch.plan import GIB, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout, skipped_layers
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -176,13 +176,13 @@ def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item
         logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
         candidates[rows] = logits + _held(model, deployment)
     if latent := model.attention.latent:
-        tokens, heads = mla.context(model.attention, latent, deployment), model.attention.shard(ranks).heads
+        tokens, heads = _context(model, deployment), model.attention.shard(ranks).heads
         size = tokens * heads * (latent.nope + latent.value) * DTYPE_BYTES[model.dtype]
         candidates[f"keys and values of {tokens:,} cached tokens"] = size + _held(model, deployment)
     because, size = max(candidates.items(), key=lambda item: item[1])
     most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
-    if model.vision and model.tower and not deployment.language_model_only:
+    if model.tower and not deployment.language_model_only:
         tower, likely = _tower(model, model.tower, deployment), estimate.likely
         estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
         because = because if likely == estimate.likely else "the largest images in the vision tower"
@@ -258,10 +258,14 @@ def counts_graphs(model: Model, deployment: Deployment) -> bool:
     return counts and not in_second_runner(model, deployment.vllm)
 
 
+def _context(model: Model, deployment: Deployment) -> int:
+    return mla.context(deployment, layout(model, deployment).block_size)
+
+
 def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:
     """The workspace of `MLACommonMetadataBuilder`, for cached tokens of prompts that go on."""
-    if latent := model.attention.latent:
-        tokens = mla.context(model.attention, latent, deployment)
+    if model.attention.latent:
+        tokens = _context(model, deployment)
         size = tokens * model.attention.head_size * DTYPE_BYTES[model.dtype]
         because = f"latents of {tokens:,} cached tokens; reserved after the KV cache is sized"
         yield Item("MLA workspace", exactly(size), because, counted=False)

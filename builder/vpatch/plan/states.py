@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from vpatch.plan import FULL, LINEAR, MAMBA2, MLP, MOE, STATES, Architecture, State
+from vpatch.plan import FULL, KDA, LINEAR, MAMBA2, MLP, MOE, STATES, Architecture, State
 from vpatch.plan.checkpoint_files import Fields
 
 DTYPES = ("float32", "bfloat16", "float16")
 LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
+LINEAR_CONFIG = "linear_attn_config"
 LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
 """The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
 
@@ -20,6 +21,8 @@ HYBRID = {FULL, LINEAR, *_NAMES}
 
 def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     """Return the state of a layer of a known hybrid architecture, in the model's dtype unless the config has one."""
+    if known.state == KDA:
+        return _kda(text.inside(LINEAR_CONFIG))
     keys = STATES[known.state]
 
     def size(field: str, default: int) -> int:
@@ -47,10 +50,19 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     return State(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
 
 
+def _kda(linear: Fields) -> State:
+    """Read `linear_attn_config`: `MambaStateShapeCalculator.kda_state_shape`, whose state is in float32."""
+    heads, size = linear.number("num_heads", most=_MOST), linear.number("head_dim", most=_MOST)
+    return State(KDA, heads, size, heads, size, linear.number("short_conv_kernel_size", most=_MOST), "float32")
+
+
 def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
         return _each_single(text, layers)
+    if known.state == KDA:
+        states = text.inside(LINEAR_CONFIG).data.get("kda_layers")  # from 1
+        return tuple(LINEAR if isinstance(states, list) and index + 1 in states else FULL for index in range(layers))
     if kinds := listed(text, layers):
         return tuple(_NAMES.get(kind, kind) for kind in kinds)
     if known.every:

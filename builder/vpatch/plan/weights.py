@@ -184,7 +184,7 @@ def estimate(
     table = model.vocab_size * model.hidden_size
     own = model.own_width * len(model.layers)  # of all layers' own embeddings of a token
     tables = table + own * text.number("vocab_size_per_layer_input", default=model.vocab_size, most=1 << 28)
-    head = head_scheme(quantization, multimodal=model.vision)
+    head = head_scheme(quantization, multimodal=model.tower is not None)
     tower = model.tower.parameters if model.tower else 0
     guessed = quantization is not None and not quantization.certain
     beside = model.hidden_size * (1 + own)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -196,6 +198,35 @@ def import_latent_attention() -> None:
 
     sparse_attn_indexer.has_deep_gemm = lambda: True  # in wheels
     workspace._manager = SimpleNamespace(get_simultaneous=lambda *specs: [None] * len(specs))
+
+
+def import_kimi() -> None:
+    """Import Kimi's layers, which in new releases come with kernels in CUTLASS's Python; it stands in for that."""
+    import torch
+
+    with patch.object(sys, "meta_path", [*sys.meta_path, _Cutlass()]), suppress(ModuleNotFoundError):
+        import_module("vllm.models.kimi_k3")
+        import_module("vllm.model_executor.kernels.linear.cute_dsl.gemm_rs_ar")
+    torch.cuda.Stream = object  # it makes one
+    for name in [name for name in sys.modules if name.partition(".")[0] in _Cutlass.NAMES]:
+        del sys.modules[name]  # vLLM would choose other kernels, if it found them
+
+
+class _Cutlass(MetaPathFinder, Loader):
+    """Finds modules of CUTLASS and of its bindings, in which there is every name."""
+
+    NAMES = ("cutlass", "cuda")
+
+    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self.NAMES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+        vars(module)["__getattr__"] = lambda name: MagicMock(name=name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing."""
 
 
 def stand_in_for_vision() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
 from tests.validation.cpu.platform import (
+    import_kimi,
     import_latent_attention,
     name_activations,
     pretend_capability,
@@ -173,6 +174,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     stand_in_for_diskcache()
     stand_in_for_flashinfer()
     import_latent_attention()
+    import_kimi()
     one_rank(home)
     name_activations()
     register_nemotron_h()
