@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from math import ceil
 
-from vpatch.plan import GIB, MIB, Model, Tower, Weights
+from vpatch.plan import ATTENTIVE, GIB, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import stages_of
@@ -129,7 +129,8 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
 
 def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
     """A stage's part of the checkpoint: its layers, embeddings on the first stage, the head on the last."""
-    size = weights.other + sum(weights.layers[stage.start : stage.stop]) + weights.added * len(stage)
+    size = weights.other + sum(weights.layers[stage.start : stage.stop])
+    size += weights.added * sum(model.layers[index] in ATTENTIVE for index in stage)
     size += 0 if deployment.language_model_only else weights.vision
     if stage.start == 0:
         size += weights.embedding
