@@ -10,7 +10,7 @@ from typing import Any
 
 from vpatch.plan import ARCHITECTURES, KNOWN, Architecture
 
-from tests.plan.drawn import BAILING
+from tests.plan.drawn_hybrids import BAILING
 
 FULL, LINEAR = "full_attention", "linear_attention"
 
@@ -51,6 +51,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "conv_dim": 2048, "block_dim": 2048},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "intermediate_size": 1024},
     "qwen3_vl_moe": {"norm_topk_prob": True},
 }
 """Keys that vLLM requires, though plan has a default or does not read them."""
@@ -223,6 +224,16 @@ SAID = {
         num_shared_experts=1,
         intermediate_size=512,
         max_position_embeddings=777,
+    ),
+    "Zamba2, two blocks": named(
+        "Zamba2ForCausalLM",
+        num_hidden_layers=7,
+        layers_block_type=["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+        num_mem_blocks=2,
+        adapter_rank=32,
+        use_shared_attention_adapter=True,
+        n_mamba_heads=64,
+        mamba_ngroups=2,
     ),
     "Nemotron 3, listed": named(
         "NemotronHForCausalLM",

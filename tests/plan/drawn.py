@@ -23,9 +23,6 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_pos
 # An indexer in the first two layers, and in each second one of the others.
 SPARSE = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "q_lora_rank": 64, "num_hidden_layers": 9}
 SPARSE |= {"index_topk_freq": 2, "index_skip_topk_offset": 2}
-# What vLLM requires of a Ling's config, beside sizes.
-BAILING: dict[str, Any] = {"use_bias": False, "use_qkv_bias": False, "norm_topk_prob": True, "embedding_dropout": 0.0}
-BAILING |= {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 6e5, "tie_word_embeddings": False}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
@@ -150,39 +147,6 @@ def stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
         text |= {"layer_types": [FULL if kind == FULL else "conv" for kind in kinds], "conv_L_cache": 3}
         text |= dict.fromkeys(("conv_dim", "block_dim"), text["hidden_size"]) | {"block_ff_dim": 64, "rope_theta": 1e6}
     return text | (EXPERTS if kind == "lfm2_moe" else {})
-
-
-def listed(text: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a Nemotron-H as transformers 5 writes it: with a list of layers in place of the pattern."""
-    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-    kept = {key: text[key] for key in text if key != "hybrid_override_pattern"}
-    return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
-
-
-def kimi(random: Random, ranks: int) -> dict[str, Any]:
-    """Draw a Kimi-Linear, with Kimi Delta Attention beside latent attention."""
-    layers, each, heads = random.choice((4, 8, 11, 27)), random.choice((3, 4, 4)), 2 * ranks * random.choice((1, 2, 8))
-    numbers, rank = range(1, layers + 1), random.choice((256, 512))
-    full = [number for number in numbers if number % each == 0 or number == layers]
-    linear: dict[str, Any] = {
-        "full_attn_layers": full,
-        "kda_layers": [number for number in numbers if number not in full],
-    }
-    linear |= {"num_heads": heads, "head_dim": random.choice((64, 128)), "short_conv_kernel_size": 4}
-    text = SMALL | EXPERTS | {"num_attention_heads": heads, "num_hidden_layers": layers, "linear_attn_config": linear}
-    text |= {"kv_lora_rank": rank, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
-    text |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts_per_token": 2, "num_shared_experts": 1}
-    text |= {"first_k_dense_replace": 1, "hidden_size": 8 * heads, "dtype": "bfloat16"}
-    return text | {"model_type": "kimi_linear", "architectures": [NAMES["kimi_linear"]]}
-
-
-def bailing(random: Random, ranks: int) -> dict[str, Any]:
-    """Draw a Ling: of the second kind, whose layers of multi-token prediction vLLM does not load, or of the first."""
-    kind, heads = random.choice(("bailing_moe", "bailing_moe_v2")), heads_of(random, ranks)
-    text = BAILING | SMALL | heads | EXPERTS | {"num_nextn_predict_layers": 1, "num_shared_experts": 1}
-    text |= {"num_hidden_layers": random.choice((2, 3, 20)), "hidden_size": 64 * heads["num_attention_heads"]}
-    text |= {"head_dim": random.choice((64, 128)), "first_k_dense_replace": random.choice((0, 1)), "dtype": "bfloat16"}
-    return text | {"model_type": kind, "architectures": [NAMES[kind]]}
 
 
 def heads_of(random: Random, ranks: int) -> dict[str, int]:

@@ -15,15 +15,13 @@ from tests.plan.drawn import (
     POSITIONS,
     SMALL,
     SPARSE,
-    bailing,
     drawn,
     heads_of,
-    kimi,
     latent,
-    listed,
     named,
     stateful,
 )
+from tests.plan.drawn_hybrids import cases
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -51,7 +49,12 @@ class Draw:
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         kind = str(self.config["model_type"])
-        return "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", *STATEFUL)
+        return "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", "zamba2", *STATEFUL)
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a Nemotron-H whose layers are in a list."""
+        return self.config["model_type"] == "nemotron_h" and "layers_block_type" in self.config
 
     @property
     def windowed(self) -> bool:
@@ -161,13 +164,7 @@ def draws() -> list[Draw]:
             for capability in ((8, 0), (10, 0), (12, 0))
         ),
         _draw(random, _made(random, 1, "gemma4_text") | {"head_dim": 256, "global_head_dim": 512}, "fp8", batch=2048),
-        *(
-            _draw(random, listed(stateful(random, "nemotron_h", ranks)), dtype, ranks, tokens=tokens)
-            for ranks, dtype, tokens in ((1, "auto", 0), (2, "fp8", 0), (1, "auto", 1), (1, "turboquant_k8v4", 0))
-        ),
-        *(_draw(random, bailing(random, ranks), dtype, ranks) for ranks in RANKS for dtype in ("auto", "fp8")),
-        *(_draw(random, bailing(random, 1), dtype, stages=2) for dtype in ("auto", "turboquant_k8v4")),
-        *_with_delta_attention(random),
+        *(_draw(random, kind(random, ranks), dtype, ranks, **more) for kind, ranks, dtype, more in cases()),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -267,22 +264,6 @@ def _with_latents(random: Random) -> list[Draw]:
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", stages=2),
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
-    ]
-
-
-def _with_delta_attention(random: Random) -> list[Draw]:
-    """Draw Kimi-Linear models: pages of latent attention, which each GPU has whole, are as large as those of states."""
-    gpus = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
-    return [
-        *(
-            _draw(random, kimi(random, ranks), dtype, ranks, cached=cached)
-            for ranks in RANKS
-            for dtype, cached in (("auto", True), ("auto", False), ("fp8", None))
-        ),
-        *(_draw(random, kimi(random, 1), dtype, capability=gpu) for gpu in gpus for dtype in ("auto", "fp8")),
-        *(_draw(random, kimi(random, 1), dtype, stages=2) for dtype in ("auto", "fp8")),
-        *(_draw(random, kimi(random, 1), "auto", states=states) for states in ("float32", "bfloat16", "float16")),
-        _draw(random, kimi(random, 1), "turboquant_k8v4"),
     ]
 
 

@@ -86,7 +86,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     ),
     "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash nor Nemotron-H": (
         ">0.19.0,!=0.20.2,<0.24",
-        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa") or "layers_block_type" in draw.text,
+        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa") or draw.listed,
     ),
     "stages take different block sizes, and groups multiply or are refused": (
         ">=0.28",
@@ -99,7 +99,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     "the newest transformers of 0.20.2's names the kinds of a Granite 4's layers otherwise": ("==0.20.2", _granite),
     "plan refuses what works with older transformers only, which does not name these layers hybrid": (
         ">=0.20,!=0.20.2,<0.24",
-        lambda draw: draw.config["model_type"] == "falcon_h1" and draw.dtype in TURBOQUANT,
+        lambda draw: draw.config["model_type"] in ("falcon_h1", "zamba2") and draw.dtype in TURBOQUANT,
     ),
     "the newest transformers names the kinds of a Granite 4's layers otherwise": (">=0.24,<0.26", _granite),
     "with it, a Granite 4 without states is taken for a hybrid": (

@@ -58,7 +58,7 @@ def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
     assert read(folder, name="else").name == "else"
 
 
-ZAMBA2 = {"architectures": ["Zamba2ForCausalLM"], "model_type": "zamba2"}
+BAMBA = {"architectures": ["BambaForCausalLM"], "model_type": "bamba"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": (QWEN3 | {"num_attention_heads": 0}, "num_attention_heads is 0, not 1 to 65,536"),
     "negative": (QWEN3 | {"hidden_size": -2048}, "hidden_size is -2048, not 1 to 16,777,216"),
@@ -215,7 +215,8 @@ NOT_MODELED = {
         "layers of another kind: mamba, sliding_attention",
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
-    "Zamba2": (REAL["Jamba"] | ZAMBA2, "what the layers of architecture 'Zamba2ForCausalLM' keep"),
+    "Bamba": (REAL["Jamba"] | BAMBA, "what the layers of architecture 'BambaForCausalLM' keep"),
+    "long Zamba2": (named("Zamba2ForCausalLM", use_long_context=True), "positions are extended: use_long_context"),
     "Kimi K3": (named("KimiLinearForCausalLM", attn_res_block_size=4), "layers as in Kimi K3: attn_res_block_size"),
     "rotary": (named("KimiLinearForCausalLM", mla_use_nope=False), "latent attention has rotary positions"),
     "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),

@@ -24,7 +24,10 @@ BOTH, MLP, MOE = "hybrid", "mlp", "moe"
 ATTENTIVE, STATEFUL = (FULL, BOTH), (LINEAR, BOTH)
 
 DELTA, KDA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "kda", "mamba1", "mamba2", "convolution"
-"""Kinds of states. Kimi Delta Attention (KDA) has a state like Gated DeltaNet's, with as many keys as values."""
+SHARED = "mamba2_shared"
+"""Kinds of states. Zamba2's are those of Mamba-2, beside attention that layers share. Kimi Delta Attention (KDA) has a
+state like Gated DeltaNet's, with as many keys as values.
+"""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from vpatch.plan import (
     DECODERS,
     DELTA,
     FULL,
-    KDA,
     KEYS,
     KNOWN,
     LINEAR,
@@ -31,7 +30,7 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, state_of
+from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, not_modeled, state_of
 from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
@@ -45,7 +44,6 @@ _BESIDE = re.compile(
 )
 _SHARING = {"topk_freq": 1, "skip_topk_offset": 2}  # by default, each layer has an indexer
 _LENGTH = "model_max_length", "max_position_embeddings"  # the first wins: `derive_max_model_len_and_key`
-_K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 
@@ -160,10 +158,7 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if not known.chunked and text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
-    if known.state == KDA:
-        if not text.flag("mla_use_nope", default=False):
-            reasons.append("latent attention has rotary positions, which vLLM refuses")
-        reasons += [f"layers as in Kimi K3: {key}" for key in _K3 if text.data.get(key)]
+    reasons += not_modeled(text, known)
     if known.latent and text.nulled("kv_lora_rank"):
         reasons.append("attention is not latent: kv_lora_rank is null")
     return tuple(reasons)
@@ -209,7 +204,7 @@ def _usual(text: Fields, defaults: Mapping[str, int]) -> Attention:
     kv_heads = text.number("num_key_value_heads", default=fewer, most=_HEADS)
     if heads % kv_heads:
         text.wrong("num_key_value_heads", f"is {kv_heads}, of which {heads} heads are no multiple")
-    even = text.number("hidden_size") // heads
+    even = defaults.get("attention_expand", 1) * text.number("hidden_size") // heads
     default = even if text.nulled("head_dim") else defaults.get("head_dim", even)
     size = text.number("head_dim", default=default if default or not even else None, most=_HEADS)
     if size == 0:

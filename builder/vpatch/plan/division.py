@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, KNOWN, MAMBA2, SLIDING, Model
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, KNOWN, MAMBA2, SHARED, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
 
@@ -73,7 +73,10 @@ def _heads(model: Model, ranks: int) -> Iterator[tuple[str, str]]:
 
 def _parts(model: Model, stages: int) -> Iterator[tuple[str, str]]:
     """Yield why layers cannot be divided among stages."""
-    if stages > len(model.layers):
+    known = KNOWN.get(model.architecture)
+    if stages > 1 and known and known.state == SHARED:
+        yield f"{stages} stages", "vLLM does not divide layers that share their attention"
+    elif stages > len(model.layers):
         yield f"{stages} stages", f"it has {len(model.layers)} layers"
     elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
         # Source: `validate_kv_sharing_target`.

@@ -7,6 +7,7 @@ from math import ceil
 from typing import NamedTuple
 
 from vpatch.plan import (
+    BOTH,
     CONVOLUTION,
     DELTA,
     KDA,
@@ -15,6 +16,7 @@ from vpatch.plan import (
     MAMBA2,
     MLP,
     MOE,
+    SHARED,
     SLIDING,
     STATEFUL,
     Architecture,
@@ -37,8 +39,11 @@ class Part(NamedTuple):
 
 def matrices(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
-    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
-    network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
+    if known.state == SHARED:
+        mixer, network = [*_mixer(model, text, known, LINEAR, index)], [*_shared(model, text, known, index)]
+    else:
+        mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
+        network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
     yield Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
     for part in (*mixer, *network):
         yield part._replace(name=f"mixer.{part.name.partition('.')[2]}") if known.single else part
@@ -119,6 +124,25 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
         rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
         # Projections of the time step, and others; its matrix A is in float32.
         yield Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
+
+
+def _shared(model: Model, text: Fields, known: Architecture, index: int) -> Iterator[Part]:
+    """Yield the attention and the MLP that layers of a Zamba2 share: the first that has them, with all adapters."""
+    sharing = [layer for layer, kind in enumerate(model.layers) if kind == BOTH]
+    if index not in sharing:
+        return
+    hidden, wide, blocks = model.hidden_size, 2 * model.hidden_size, text.number("num_mem_blocks", default=1)
+    yield Part("linear", hidden * hidden, whole=True)
+    users = sharing[sharing.index(index) :: blocks] if index in sharing[:blocks] else []
+    if not users:
+        return
+    rank, block = text.number("adapter_rank", default=128), "shared_transformer"
+    widths = dict.fromkeys(("q_proj", "k_proj", "v_proj"), wide) | {"o_proj": hidden}
+    yield from (Part(f"{block}.self_attn.{one}", wide * width) for one, width in widths.items())
+    yield from _mlp(known, f"{block}.feed_forward", hidden, model.intermediate_size)
+    yield Part(f"{block}.feed_forward.adapter", len(users) * rank * (hidden + 2 * model.intermediate_size))
+    if text.flag("use_shared_attention_adapter", default=False):
+        yield Part(f"{block}.self_attn.adapter", len(users) * rank * 6 * wide)
 
 
 def _kda(state: State, hidden: int) -> Iterator[Part]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from vpatch.plan import FULL, KDA, LINEAR, MAMBA2, MLP, MOE, STATES, Architecture, State
+from collections.abc import Iterator
+
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, STATES, Architecture, State
 from vpatch.plan.checkpoint_files import Fields
 
 DTYPES = ("float32", "bfloat16", "float16")
 LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
+K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
 LINEAR_CONFIG = "linear_attn_config"
 LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
 """The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
@@ -37,10 +40,10 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     head_size = size("head_size", inner // heads)
     given = text.data.get("mamba_d_head", "auto")
     if "head_size" not in keys and (heads * head_size != inner or given not in ("auto", head_size)):
-        text.wrong("mamba_n_heads", f"is {heads}, which does not divide {inner:,} channels as the config says")
+        text.wrong(keys["heads"][0], f"is {heads}, which does not divide {inner:,} channels as the config says")
     groups, state_size = size("groups", 0), size("state_size", 0)
     if groups and heads % groups:
-        text.wrong(STATES[known.state]["heads"][0], f"is {heads}, no multiple of {groups} groups")
+        text.wrong(keys["heads"][0], f"is {heads}, no multiple of {groups} groups")
     said = text.text(known.state_dtype) if known.state_dtype else "auto"
     if said not in ("", "auto", *DTYPES):
         text.wrong(known.state_dtype, f"is {said[:40]!r}, not one of {', '.join(DTYPES)}")
@@ -56,10 +59,22 @@ def _kda(linear: Fields) -> State:
     return State(KDA, heads, size, heads, size, linear.number("short_conv_kernel_size", most=_MOST), "float32")
 
 
+def not_modeled(text: Fields, known: Architecture) -> Iterator[str]:
+    """Yield what plan does not know of a hybrid's other parts."""
+    if known.state == KDA:
+        yield from (f"layers as in Kimi K3: {key}" for key in K3 if text.data.get(key))
+        if not text.flag("mla_use_nope", default=False):
+            yield "latent attention has rotary positions, which vLLM refuses"
+    if known.state == SHARED and text.flag("use_long_context", default=False):
+        yield "positions are extended: use_long_context"
+
+
 def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
-        return _each_single(text, layers)
+        return _blocks(text, layers, {*LETTERS.values()}) or _pattern_of(text, "hybrid_override_pattern", layers)
+    if known.state == SHARED:
+        return _blocks(text, layers, {LINEAR, BOTH})
     if known.state == KDA:
         states = text.inside(LINEAR_CONFIG).data.get("kda_layers")  # from 1
         return tuple(LINEAR if isinstance(states, list) and index + 1 in states else FULL for index in range(layers))
@@ -88,12 +103,12 @@ def listed(text: Fields, layers: int, key: str = "layer_types") -> tuple[str, ..
     return kinds
 
 
-def _each_single(text: Fields, layers: int) -> tuple[str, ...]:
-    """Read the layers of a Nemotron-H, from a list or a pattern; transformers prefers the list."""
+def _blocks(text: Fields, layers: int, known: set[str]) -> tuple[str, ...]:
+    """Read `layers_block_type`; if a Nemotron-H has a pattern beside it, transformers prefers the list."""
     kinds = tuple(_NAMES.get(kind, kind) for kind in listed(text, layers, LISTED))
-    if others := sorted({*kinds} - {*LETTERS.values()}):
+    if others := sorted({*kinds} - known):
         text.wrong(LISTED, f"names layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
-    return kinds or _pattern_of(text, "hybrid_override_pattern", layers)
+    return kinds
 
 
 def _pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
