@@ -110,7 +110,7 @@ def model(record: dict[str, Any], start: Start) -> Model:
         if start.arguments.get("language_model_only"):
             found = replace(found, weights=replace(found.weights, vision=0))
         found = replace(_weighing(found, weights, ranks), quantization=record["quantization"])
-    return replace(found, vision=found.vision and not record["language_model_only"])
+    return replace(found, tower=None) if record["language_model_only"] else found
 
 
 def _weighing(found: Model, weights: float, ranks: int) -> Model:

@@ -8,23 +8,50 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import ARCHITECTURES, Architecture
+from vpatch.plan import ARCHITECTURES, KNOWN, Architecture
+
+from tests.plan.drawn_hybrids import BAILING
 
 FULL, LINEAR = "full_attention", "linear_attention"
 
 
+# The checkpoints' own code has their defaults.
+_LING = [BAILING | dict(KNOWN[f"BailingMoe{kind}ForCausalLM"].defaults) for kind in ("", "V2")]
+
 REQUIRED: dict[str, dict[str, Any]] = {
+    "bailing_moe": _LING[0] | {"head_dim": 64},
+    "bailing_moe_v2": _LING[1],
     "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 6},
     "deepseek_v32": {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128},
     "glm4_moe": {"head_dim": 128},
     "glm4_moe_lite": {"first_k_dense_replace": 1},
     "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
     "nemotron": {"num_key_value_heads": 32},
+    "kimi_linear": {
+        "linear_attn_config": {
+            "kda_layers": [1, 2, 4],
+            "full_attn_layers": [3],
+            "num_heads": 16,
+            "head_dim": 128,
+            "short_conv_kernel_size": 4,
+        },
+        "num_experts": 8,
+        "num_experts_per_token": 2,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "moe_intermediate_size": 1024,
+        "mla_use_nope": True,
+        "model_max_length": 1_048_576,
+        "dtype": "bfloat16",
+    },
     "nemotron_h": {"hybrid_override_pattern": "ME*-", "use_conv_bias": True},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "conv_dim": 2048, "block_dim": 2048},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "intermediate_size": 1024},
     "qwen3_vl_moe": {"norm_topk_prob": True},
 }
 """Keys that vLLM requires, though plan has a default or does not read them."""
@@ -182,6 +209,39 @@ SAID = {
     "Nemotron-H, dense": named(
         "NemotronHForCausalLM", hybrid_override_pattern="M-M*", mamba_head_dim=80, intermediate_size=512
     ),
+    "Ling 2": named(
+        "BailingMoeV2ForCausalLM",
+        num_nextn_predict_layers=1,
+        num_experts=8,
+        first_k_dense_replace=2,
+        moe_shared_expert_intermediate_size=768,
+        tie_word_embeddings=True,
+        use_qk_norm=True,
+    ),
+    "Kimi-Linear, some dense": named(
+        "KimiLinearForCausalLM",
+        first_k_dense_replace=2,
+        num_shared_experts=1,
+        intermediate_size=512,
+        max_position_embeddings=777,
+    ),
+    "Zamba2, two blocks": named(
+        "Zamba2ForCausalLM",
+        num_hidden_layers=7,
+        layers_block_type=["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+        num_mem_blocks=2,
+        adapter_rank=32,
+        use_shared_attention_adapter=True,
+        n_mamba_heads=64,
+        mamba_ngroups=2,
+    ),
+    "Nemotron 3, listed": named(
+        "NemotronHForCausalLM",
+        layers_block_type=["mamba", "moe", "attention", "mlp", "moe"],
+        mtp_layers_block_type=["attention", "moe"],
+        num_nextn_predict_layers=1,
+        moe_shared_expert_intermediate_size=192,
+    ),
     "Granite 4, dense": named(
         "GraniteMoeHybridForCausalLM",
         layer_types=["mamba", "mamba", "mamba", "attention"],
@@ -205,6 +265,8 @@ SAID = {
     ),
 }
 del SAID["Gemma 3 4B"]["text_config"]["num_attention_heads"]
+for _key in ("num_hidden_layers", "hybrid_override_pattern"):
+    del SAID["Nemotron 3, listed"][_key]
 _FLAT = SAID["Qwen2.5-VL, flat"]  # as its checkpoints are
 _FLAT |= _FLAT.pop("text_config") | {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
 CONFIGS = DEFAULTS | SAID

@@ -9,7 +9,19 @@ from typing import Any
 
 from vpatch.plan import FULL, LINEAR
 
-from tests.plan.drawn import EXPERTS, NAMES, POSITIONS, SMALL, SPARSE, drawn, heads_of, latent, named, stateful
+from tests.plan.drawn import (
+    EXPERTS,
+    NAMES,
+    POSITIONS,
+    SMALL,
+    SPARSE,
+    drawn,
+    heads_of,
+    latent,
+    named,
+    stateful,
+)
+from tests.plan.drawn_hybrids import cases
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -37,7 +49,12 @@ class Draw:
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         kind = str(self.config["model_type"])
-        return "qwen3_5" in kind or kind in ("qwen3_next", *STATEFUL)
+        return "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", "zamba2", *STATEFUL)
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a Nemotron-H whose layers are in a list."""
+        return self.config["model_type"] == "nemotron_h" and "layers_block_type" in self.config
 
     @property
     def windowed(self) -> bool:
@@ -147,6 +164,7 @@ def draws() -> list[Draw]:
             for capability in ((8, 0), (10, 0), (12, 0))
         ),
         _draw(random, _made(random, 1, "gemma4_text") | {"head_dim": 256, "global_head_dim": 512}, "fp8", batch=2048),
+        *(_draw(random, kind(random, ranks), dtype, ranks, **more) for kind, ranks, dtype, more in cases()),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 

@@ -84,9 +84,9 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.24",
         lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not (_in_flashinfer(draw) or draw.latent),
     ),
-    "the transformers of these tests is older than that of a new install, and knows neither GLM-4.7-Flash nor GLM-5": (
+    "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash nor Nemotron-H": (
         ">0.19.0,!=0.20.2,<0.24",
-        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa"),
+        lambda draw: draw.text["model_type"] in ("glm4_moe_lite", "glm_moe_dsa") or draw.listed,
     ),
     "stages take different block sizes, and groups multiply or are refused": (
         ">=0.28",
@@ -99,12 +99,16 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     "the newest transformers of 0.20.2's names the kinds of a Granite 4's layers otherwise": ("==0.20.2", _granite),
     "plan refuses what works with older transformers only, which does not name these layers hybrid": (
         ">=0.20,!=0.20.2,<0.24",
-        lambda draw: draw.config["model_type"] == "falcon_h1" and draw.dtype in TURBOQUANT,
+        lambda draw: draw.config["model_type"] in ("falcon_h1", "zamba2") and draw.dtype in TURBOQUANT,
     ),
     "the newest transformers names the kinds of a Granite 4's layers otherwise": (">=0.24,<0.26", _granite),
     "with it, a Granite 4 without states is taken for a hybrid": (
         ">=0.26,<0.29",
         lambda draw: _granite(draw) and "mamba" not in draw.text["layer_types"],
+    ),
+    "Kimi's states are in float32: vLLM ignores another type, and from 0.30 on takes less room than they need": (
+        "",
+        lambda draw: draw.config["model_type"] == "kimi_linear" and "mamba_ssm_cache_dtype" in draw.arguments,
     ),
     "a cache of another float type than the model's is refused": (
         ">=0.33",

@@ -9,10 +9,12 @@ import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.plan import GIB, Attention, Model
+from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, arithmetic_of
 from vpatch.plan.fit import advise, fit
 from vpatch.plan.planner import plan
 
+from tests.plan.configs import named
 from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid, weights_of
 from tests.plan.test_model_cards import planned
 from tests.releases import RELEASES
@@ -173,6 +175,11 @@ def test_a_model_without_a_draft_cannot_speculate() -> None:
 
     assert (problem.what, problem.where) == ("vLLM refuses to start", "--speculative 2")
     assert not plan(hybrid(), deployment(speculative_tokens=2), discover()).problems
+
+    ling = model_of(named("BailingMoeV2ForCausalLM", num_nextn_predict_layers=1), "", name="Ling")
+    assert weights_of(ling).draft
+    problem = plan(ling, deployment(speculative_tokens=1), discover()).problems[0]
+    assert problem.cause == "BailingMoeV2ForCausalLM is loaded without its layers of multi-token prediction"
 
 
 def test_graphs_want_a_block_for_each_request() -> None:

@@ -45,7 +45,7 @@ def test_a_hybrid_is_read_from_its_text_config() -> None:
     assert model.attention == Attention(heads=16, kv_heads=2, head_size=256)
     assert model.state
     assert (model.state.heads, model.state.dtype) == (32, "float32")
-    assert (model.draft_layers, model.vision, model.unknown) == (1, True, ())
+    assert (model.draft_layers, model.tower is not None, model.unknown) == (1, True, ())
 
 
 def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
     assert read(folder, name="else").name == "else"
 
 
-ZAMBA2 = {"architectures": ["Zamba2ForCausalLM"], "model_type": "zamba2"}
+BAMBA = {"architectures": ["BambaForCausalLM"], "model_type": "bamba"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": (QWEN3 | {"num_attention_heads": 0}, "num_attention_heads is 0, not 1 to 65,536"),
     "negative": (QWEN3 | {"hidden_size": -2048}, "hidden_size is -2048, not 1 to 16,777,216"),
@@ -99,6 +99,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "pattern": (
         named("NemotronHForCausalLM", hybrid_override_pattern="MEM"),
         "hybrid_override_pattern is 'MEM', not 4 of the letters M * - E",
+    ),
+    "no pattern": (
+        named("NemotronHForCausalLM", hybrid_override_pattern=None),
+        "hybrid_override_pattern is not there, nor is layers_block_type",
+    ),
+    "another block": (
+        named("NemotronHForCausalLM", layers_block_type=["mamba", "hyena", "moe", "attention"]),
+        "layers_block_type names layers of another kind: hyena",
     ),
     "channels": (
         named("GraniteMoeHybridForCausalLM", mamba_d_head=48),
@@ -207,7 +215,10 @@ NOT_MODELED = {
         "layers of another kind: mamba, sliding_attention",
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
-    "Zamba2": (REAL["Jamba"] | ZAMBA2, "what the layers of architecture 'Zamba2ForCausalLM' keep"),
+    "Bamba": (REAL["Jamba"] | BAMBA, "what the layers of architecture 'BambaForCausalLM' keep"),
+    "long Zamba2": (named("Zamba2ForCausalLM", use_long_context=True), "positions are extended: use_long_context"),
+    "Kimi K3": (named("KimiLinearForCausalLM", attn_res_block_size=4), "layers as in Kimi K3: attn_res_block_size"),
+    "rotary": (named("KimiLinearForCausalLM", mla_use_nope=False), "latent attention has rotary positions"),
     "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),
 }
 

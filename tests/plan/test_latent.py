@@ -23,6 +23,19 @@ from tests.plan.examples import weights_of
 SPARSE = "GlmMoeDsaForCausalLM"
 R1 = named("DeepseekV3ForCausalLM", num_hidden_layers=61, num_attention_heads=128, hidden_size=7168)
 FLASH = named("Glm4MoeLiteForCausalLM", num_hidden_layers=47, num_attention_heads=20)
+# As Kimi-Linear-48B-A3B, with eight of its layers.
+KIMI = named(
+    "KimiLinearForCausalLM",
+    num_hidden_layers=8,
+    hidden_size=2304,
+    linear_attn_config={
+        "kda_layers": [1, 2, 3, 5, 6, 7],
+        "full_attn_layers": [4, 8],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    },
+)
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -140,3 +153,18 @@ def test_the_workspace_for_cached_tokens_is_not_counted() -> None:
 
     assert not workspace.counted
     assert workspace.size.likely == 8 * 4096 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    ("vllm", "tokens", "cached"),
+    [("0.18.0", 1920, 491_520), ("0.20.2", 1888, 483_328), ("0.27.1", 1920, 491_520), ("0.28.0", 1920, 67_200)],
+)
+def test_a_block_beside_states_is_as_long_as_a_state_is_large(vllm: str, tokens: int, cached: int) -> None:
+    """So is, up to 0.27, what the workspace has for each of 256 requests."""
+    found, state = model(KIMI), 3 * 3 * 4096 * 2 + 32 * 128 * 128 * 4
+    laid = layout(found, deployment(vllm))
+    memory = fit(found, weights_of(found), deployment(vllm, max_num_seqs=256)).memory
+    (workspace,) = (item for item in memory.items if item.name == "MLA workspace")
+
+    assert (laid.state_bytes, laid.block_size, laid.groups) == (state, tokens, (2, 2, 2, 2))
+    assert workspace.size.likely == cached * 576 * 2

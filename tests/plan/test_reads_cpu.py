@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from vpatch.plan import BOTH, FULL, KNOWN, LINEAR, MAMBA1, MLP, MOE, SLIDING, STATEFUL, Model
+from vpatch.plan import BOTH, FULL, KDA, KNOWN, LINEAR, MAMBA1, MLP, MOE, SLIDING, STATEFUL, Model
 from vpatch.plan.checkpoint import read
 from vpatch.plan.deployment import arithmetic_of, lengths
 from vpatch.plan.weights import from_tensors
@@ -53,18 +53,20 @@ def layers(model: Model, release: str) -> list[list[Any]]:
             window = seen if kind == SLIDING else None
             shapes.append([attention.heads, attention.kv_heads, attention.head_size, window])
         if kind in STATEFUL:
-            shapes.append(state_of(model))
+            shapes.append(state_of(model, release))
     # vLLM numbers the states of a Falcon-H1 after all attention layers.
     return sorted(shapes, key=len, reverse=True) if BOTH in model.layers else shapes
 
 
-def state_of(model: Model) -> list[Any]:
+def state_of(model: Model, release: str) -> list[Any]:
     """Return the shapes of a state, each sorted, and their types, as the probe prints them."""
     state = model.state
     assert state
     recurrent = [state.heads, state.head_size, state.state_size]
     shapes = [sorted((state.kernel - 1, state.channels()))]
     dtypes = [model.dtype]
+    if state.kind == KDA and release < "0.24":  # queries, keys and values have a convolution each
+        shapes, dtypes = 3 * [sorted((state.kernel - 1, state.width))], 3 * dtypes
     if state.state_size:
         shapes.append(sorted(recurrent[::2] if state.kind == MAMBA1 else recurrent))
         dtypes.append(state.dtype or "float32")  # of each release that is tested

@@ -23,8 +23,11 @@ BOTH, MLP, MOE = "hybrid", "mlp", "moe"
 
 ATTENTIVE, STATEFUL = (FULL, BOTH), (LINEAR, BOTH)
 
-DELTA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "mamba1", "mamba2", "convolution"
-"""Kinds of states."""
+DELTA, KDA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "kda", "mamba1", "mamba2", "convolution"
+SHARED = "mamba2_shared"
+"""Kinds of states. Zamba2's are those of Mamba-2, beside attention that layers share. Kimi Delta Attention (KDA) has a
+state like Gated DeltaNet's, with as many keys as values.
+"""
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,9 @@ class Model:
     `borrowing` layers read the KV cache of earlier ones. If there is anything `unknown`, each counts as full attention;
     that is the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if
     it is not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves
-    to, if the checkpoint has scales for a KV cache. `vision`: it has a vision tower, whose shape is `tower`.
-    `own_width` is that of the embeddings that each layer has of its own.
+    to, if the checkpoint has scales for a KV cache. `tower` is the vision tower, if it has one.
+    `own_width` is that of the embeddings that each layer has of its own. `since` is the first release that has it.
+    `undrafted`: vLLM does not load the draft layers.
     """
 
     name: str
@@ -192,15 +196,16 @@ class Model:
     experts: Experts | None = None
     dtype: str = "bfloat16"
     tied: bool = False
-    vision: bool = False
     tower: Tower | None = None
     draft_layers: int = 0
+    undrafted: bool = False
     quantization: str | None = None
     block_fp8: bool = False
     head: str | None = None
     kv_cache_dtype: str | None = None
     weights: Weights | None = None
     revision: str | None = None
+    since: str = ""
     unknown: tuple[str, ...] = ()
     bounded: bool = True
 
@@ -229,8 +234,9 @@ class Architecture:
     shared experts. `mlp` is how many matrices a dense layer and an expert have. `latent`: it has multi-head latent
     attention. `vision` names the tower. `chunked`: the window is a chunk, of layers with rotary positions. `parallel`:
     as in Gemma 4, experts, if there are any, are beside a dense layer, and layers can share a KV cache. `since` is the
-    first release that has it. An entry without names is a decoder, by its own `model_type`, of the model that it is
-    `like`.
+    first release that has it. `fused`: queries, keys and values have one matrix in the checkpoint. `undrafted`: vLLM
+    does not load the layers of multi-token prediction. An entry without names is a decoder, by its own `model_type`, of
+    the model that it is `like`.
     """
 
     names: Sequence[str]
@@ -255,6 +261,8 @@ class Architecture:
     shared: str = ""
     mlp: int = 3
     latent: bool = False
+    fused: bool = False
+    undrafted: bool = False
 
     @property
     def hybrid(self) -> bool:

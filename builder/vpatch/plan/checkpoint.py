@@ -30,7 +30,7 @@ from vpatch.plan import (
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, kinds_of, listed, state_of
+from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, not_modeled, state_of
 from vpatch.plan.vision import tower_of
 
 Config = Mapping[str, Any]
@@ -38,11 +38,12 @@ DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
 # Keys of layers that keep a state or an index of their own, beside attention or for each request.
 _BESIDE = re.compile(
-    "mamba|ssm|conv|linear_(key|value|num|attn)|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
+    "mamba|ssm|conv|linear_(key|value|num|attn|silu)|layer_group|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
     "|cross_attention|is_encoder_decoder",
     re.IGNORECASE,
 )
 _SHARING = {"topk_freq": 1, "skip_topk_offset": 2}  # by default, each layer has an indexer
+_LENGTH = "model_max_length", "max_position_embeddings"  # the first wins: `derive_max_model_len_and_key`
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 
@@ -86,7 +87,7 @@ def model_of(
     fields.raise_problems()  # an estimate from absurd values may take forever
     estimated = weights.estimate(text, model, known, quantization)
     fields.raise_problems()
-    head = head_scheme(quantization, multimodal=model.vision)
+    head = head_scheme(quantization, multimodal=model.tower is not None)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     method = quantization.method if quantization else None
     blocks = quantization is not None and quantization.has("fp8-block")
@@ -102,7 +103,7 @@ def _text_config(fields: Fields) -> Fields:
 
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
-    layers = text.number("num_hidden_layers", most=_LAYERS)
+    layers = count_of(text, _LAYERS)
     window = _window(text, known)
     unknown = _not_modeled(text, known, window)
     experts = _experts(text, known) if known.experts else None
@@ -119,16 +120,17 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         own_width=text.number(own, default=defaults[own], least=0) if own in defaults else 0,
         hidden_size=text.number("hidden_size"),
         vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
-        max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
+        max_position_embeddings=text.number(*_LENGTH, default=positions, most=_POSITIONS),
         intermediate_size=_width(text, known, experts),
         experts=experts,
         tied=text.flag("tie_embedding", default=text.flag("tie_word_embeddings", default=known.tied)),
-        vision=bool(known.vision),
         draft_layers=_drafts(text, known) if known.draft else 0,
+        undrafted=known.undrafted,
         window=window,
         rope=_rope(text),
         unknown=unknown,
         bounded=not (unknown and known.latent),
+        since=LISTED_SINCE if known.single and text.has(LISTED) else known.since,
     )
     if unknown:
         return model
@@ -156,6 +158,7 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if not known.chunked and text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
+    reasons += not_modeled(text, known)
     if known.latent and text.nulled("kv_lora_rank"):
         reasons.append("attention is not latent: kv_lora_rank is null")
     return tuple(reasons)
@@ -201,7 +204,7 @@ def _usual(text: Fields, defaults: Mapping[str, int]) -> Attention:
     kv_heads = text.number("num_key_value_heads", default=fewer, most=_HEADS)
     if heads % kv_heads:
         text.wrong("num_key_value_heads", f"is {kv_heads}, of which {heads} heads are no multiple")
-    even = text.number("hidden_size") // heads
+    even = defaults.get("attention_expand", 1) * text.number("hidden_size") // heads
     default = even if text.nulled("head_dim") else defaults.get("head_dim", even)
     size = text.number("head_dim", default=default if default or not even else None, most=_HEADS)
     if size == 0:
@@ -263,13 +266,14 @@ def _chunked(text: Fields, layers: int) -> tuple[str, ...]:
 
 def _experts(text: Fields, known: Architecture) -> Experts | None:
     defaults = known.defaults
-    if known.single and MOE not in kinds_of(text, known, text.number("num_hidden_layers", most=_LAYERS)):
+    if known.single and MOE not in kinds_of(text, known, count_of(text, _LAYERS)):
         return None
     names = "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
     count = text.number(*names, default=defaults["num_experts"], least=0)
     if count < (2 if known.hybrid else 1):
         return None
-    per_token = text.number("num_experts_per_tok", "top_k_experts", "moe_k", default=defaults["num_experts_per_tok"])
+    keys = "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k"
+    per_token = text.number(*keys, default=defaults["num_experts_per_tok"])
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"
@@ -291,7 +295,9 @@ def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
 def _drafts(text: Fields, known: Architecture) -> int:
     """Count the attention layers of multi-token prediction."""
     count = text.number(known.draft, default=known.defaults.get(known.draft, 1), least=0, most=_LAYERS)
-    letters = text.text("mtp_hybrid_override_pattern")
+    letters, kinds = text.text("mtp_hybrid_override_pattern"), text.texts("mtp_layers_block_type")
+    if kinds:
+        return count * sum(kind in ("attention", FULL) for kind in kinds)
     return count * letters.count("*") if letters else count
 
 

@@ -63,6 +63,8 @@ class Arithmetic:
     flashinfer_nopes: Sequence[int] = (64, 128)
     checks_latent_fp8: bool = False
     latent_heads: Sequence[Sequence[int]] = ()  # `nope`, `rope` and `value` that its prompts' kernels take; empty: all
+    latent_blocks: bool = True  # there is room for the keys and values of a block for each request
+    latent_granule: int = 64  # tokens, of which a hybrid's block has a multiple
     flashinfer_sparse_heads: int = 16  # of a rank, up to which sparse attention is FlashInfer's on Blackwell; 0: any
     shares_indexers: bool = False  # sparse attention has indexers in some layers only
     whole_rows: bool = False  # on Blackwell, blocks of sparse attention end with a whole token of a layer

@@ -8,18 +8,15 @@ from itertools import accumulate, pairwise
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KNOWN, MAMBA2, SLIDING, Model
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, KNOWN, MAMBA2, SHARED, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
 
 
 def check(model: Model, deployment: Deployment) -> None:
     """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
-    traits, known = arithmetic_of(deployment.vllm), KNOWN.get(model.architecture)
-    problems = []
-    if known and known.since and deployment.vllm.release < Version(known.since).release:
-        where = f"{model.architecture} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
+    traits = arithmetic_of(deployment.vllm)
+    problems = [*_too_old(model, deployment), *_states(model, deployment)]
     if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
         meant = did_you_mean(nearest(deployment.kv_cache_dtype, traits.kv_cache_dtypes), " ")
@@ -30,9 +27,6 @@ def check(model: Model, deployment: Deployment) -> None:
         if BOTH in model.layers:
             cause = "vLLM does not find the attention of layers that also keep a state"
         problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
-    if deployment.mamba_ssm_cache_dtype not in traits.state_dtypes:
-        where = f"{deployment.mamba_ssm_cache_dtype} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such states", where, f"it knows {', '.join(traits.state_dtypes)}"))
     if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
     if latent := model.attention.latent:
@@ -41,6 +35,24 @@ def check(model: Model, deployment: Deployment) -> None:
     problems += [Problem("cannot divide the model", *why) for why in undivided]
     if problems:
         raise Failure(*problems)
+
+
+def _too_old(model: Model, deployment: Deployment) -> Iterator[Problem]:
+    """Yield that a release does not have the architecture, or not with such a config."""
+    if model.since and deployment.vllm.release < Version(model.since).release:
+        known = KNOWN.get(model.architecture)
+        such = "" if known and known.since == model.since else ", with such a config"
+        where = f"{model.architecture} on vLLM {deployment.vllm}"
+        yield Problem("no such model", where, f"vLLM has it from {model.since} on{such}")
+
+
+def _states(model: Model, deployment: Deployment) -> Iterator[Problem]:
+    """Yield why states have no such type."""
+    given, types = deployment.mamba_ssm_cache_dtype, arithmetic_of(deployment.vllm).state_dtypes
+    if given not in types:
+        yield Problem("no such states", f"{given} on vLLM {deployment.vllm}", f"it knows {', '.join(types)}")
+    elif model.state and model.state.kind == KDA and given not in ("auto", "float32"):
+        yield Problem("no such states", given, "those of Kimi Delta Attention are in float32, whatever is given")
 
 
 def _heads(model: Model, ranks: int) -> Iterator[tuple[str, str]]:
@@ -61,7 +73,10 @@ def _heads(model: Model, ranks: int) -> Iterator[tuple[str, str]]:
 
 def _parts(model: Model, stages: int) -> Iterator[tuple[str, str]]:
     """Yield why layers cannot be divided among stages."""
-    if stages > len(model.layers):
+    known = KNOWN.get(model.architecture)
+    if stages > 1 and known and known.state == SHARED:
+        yield f"{stages} stages", "vLLM does not divide layers that share their attention"
+    elif stages > len(model.layers):
         yield f"{stages} stages", f"it has {len(model.layers)} layers"
     elif model.borrowing and stages_of(len(model.layers), stages)[-1].start > _first_lender(model):
         # Source: `validate_kv_sharing_target`.

@@ -129,7 +129,7 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
     length = min(fit(model, weights, deployment).longest, lengths(model, deployment.vllm)[1])
     values: dict[str, list[Any]] = {
-        "language_model_only": [model.vision and not deployment.language_model_only],
+        "language_model_only": [model.tower is not None and not deployment.language_model_only],
         "max_num_seqs": [_most_requests(model, weights, deployment, deployment.max_num_seqs)],
         "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
         "max_model_len": [length] if length else [],

@@ -93,8 +93,8 @@ def layout(model: Model, deployment: Deployment) -> Layout:
 def _hybrid(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
     """Lay out a model with states: blocks of attention are as long as a state is large."""
     state, exports = _state_bytes(model, deployment), _exports_states(model, deployment)
-    granule = 64 if exports and model.delta else KERNEL_BLOCK  # of FlashInfer's kernels
     grow = model.state is not None and keeps_every_state(model, deployment)
+    granule = _granule(model, deployment)
     if model.state and grow:
         granule = lcm(granule, model.state.chunk)
     block_size = granule * ceil(state / (granule * per_token))
@@ -108,6 +108,15 @@ def _hybrid(model: Model, deployment: Deployment, per_token: int, stages: Sequen
     else:
         state_blocks = 1 + deployment.enable_prefix_caching + exports + drafts
     return Layout(block_size, block_size * per_token, groups, count, blocks, state, state_blocks, grow)
+
+
+def _granule(model: Model, deployment: Deployment) -> int:
+    """Return the tokens of which a hybrid's block has a multiple, as its attention's kernels want."""
+    if latent := model.attention.latent:
+        least = arithmetic_of(deployment.vllm).latent_granule
+        return max(least, mla.block_size(model.attention, latent, deployment))
+    exports = model.delta and _exports_states(model, deployment)
+    return 64 if exports else KERNEL_BLOCK  # of FlashInfer's kernels
 
 
 def keeps_every_state(model: Model, deployment: Deployment) -> bool:

@@ -73,13 +73,14 @@ def aligned(latent: Latent, deployment: Deployment, size: int, row: int) -> int:
     return ceil(size / row) * row if wanted else size
 
 
-def context(attention: Attention, latent: Latent, deployment: Deployment) -> int:
-    """Return how many cached tokens of prompts that go on have keys and values at once.
+def context(deployment: Deployment, block: int) -> int:
+    """Return how many cached tokens of prompts that go on have keys and values at once, with a block of so many.
 
     Source: `MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size`.
     """
-    blocks = deployment.max_num_seqs * block_size(attention, latent, deployment)
-    return max(min(max(8 * deployment.max_model_len, 4 * blocks), _MOST), blocks)
+    blocks = deployment.max_num_seqs * block
+    tokens = min(max(8 * deployment.max_model_len, 4 * blocks), _MOST)
+    return max(tokens, blocks) if arithmetic_of(deployment.vllm).latent_blocks else ceil(tokens / block) * block
 
 
 def refused(attention: Attention, latent: Latent, deployment: Deployment) -> Iterator[Problem]:

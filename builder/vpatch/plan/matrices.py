@@ -7,19 +7,23 @@ from math import ceil
 from typing import NamedTuple
 
 from vpatch.plan import (
+    BOTH,
     CONVOLUTION,
     DELTA,
+    KDA,
     LINEAR,
     MAMBA1,
     MAMBA2,
     MLP,
     MOE,
+    SHARED,
     SLIDING,
     STATEFUL,
     Architecture,
     Attention,
     Latent,
     Model,
+    State,
 )
 from vpatch.plan.checkpoint_files import Fields
 
@@ -35,8 +39,11 @@ class Part(NamedTuple):
 
 def matrices(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
-    mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
-    network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
+    if known.state == SHARED:
+        mixer, network = [*_mixer(model, text, known, LINEAR, index)], [*_shared(model, text, known, index)]
+    else:
+        mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
+        network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
     yield Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
     for part in (*mixer, *network):
         yield part._replace(name=f"mixer.{part.name.partition('.')[2]}") if known.single else part
@@ -60,7 +67,8 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
         if known.shared.endswith("shared_experts"):
-            name, width = "mlp.shared_experts", width * experts.intermediate_size
+            name = "mlp.shared_experts"
+            width *= text.number("moe_shared_expert_intermediate_size", default=experts.intermediate_size)
         elif known.shared == "shared_expert_intermediate_size":
             name = "mlp.shared_expert"
             yield Part("mlp.shared_expert_gate", hidden)
@@ -98,6 +106,9 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
     if kind not in STATEFUL or model.state is None:
         return
     state, channels = model.state, model.state.channels()
+    if state.kind == KDA:
+        yield from _kda(state, hidden)
+        return
     name = {DELTA: "linear_attn", CONVOLUTION: "conv"}.get(state.kind, "mamba")
     yield Part(f"{name}.conv1d", state.kernel * channels, linear=False)
     projections = {
@@ -115,12 +126,44 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
         yield Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
 
 
+def _shared(model: Model, text: Fields, known: Architecture, index: int) -> Iterator[Part]:
+    """Yield the attention and the MLP that layers of a Zamba2 share: the first that has them, with all adapters."""
+    sharing = [layer for layer, kind in enumerate(model.layers) if kind == BOTH]
+    if index not in sharing:
+        return
+    hidden, wide, blocks = model.hidden_size, 2 * model.hidden_size, text.number("num_mem_blocks", default=1)
+    yield Part("linear", hidden * hidden, whole=True)
+    users = sharing[sharing.index(index) :: blocks] if index in sharing[:blocks] else []
+    if not users:
+        return
+    rank, block = text.number("adapter_rank", default=128), "shared_transformer"
+    widths = dict.fromkeys(("q_proj", "k_proj", "v_proj"), wide) | {"o_proj": hidden}
+    yield from (Part(f"{block}.self_attn.{one}", wide * width) for one, width in widths.items())
+    yield from _mlp(known, f"{block}.feed_forward", hidden, model.intermediate_size)
+    yield Part(f"{block}.feed_forward.adapter", len(users) * rank * (hidden + 2 * model.intermediate_size))
+    if text.flag("use_shared_attention_adapter", default=False):
+        yield Part(f"{block}.self_attn.adapter", len(users) * rank * 6 * wide)
+
+
+def _kda(state: State, hidden: int) -> Iterator[Part]:
+    yield Part("self_attn.conv1d", 2 * state.kernel * state.channels(), linear=False)  # in float32
+    widths = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), state.width) | {"b_proj": state.heads}
+    yield from (Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+    for gate in ("f", "g"):  # of low rank
+        yield Part(f"self_attn.{gate}_a_proj", hidden * state.head_size, whole=True)
+        yield Part(f"self_attn.{gate}_b_proj", state.head_size * state.width)
+
+
 def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iterator[Part]:
     attention, hidden = model.local if kind == SLIDING and model.local else model.attention, model.hidden_size
     if attention.latent:
         yield from _latent(attention, attention.latent, hidden, index)
         return
     queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+    if known.fused:
+        yield Part("attention.query_key_value", hidden * (queries + 2 * keys))
+        yield Part("attention.dense", hidden * queries)
+        return
     widths = {"q_proj": queries * (2 if known.gated else 1), "o_proj": queries}
     if index < len(model.layers) - model.borrowing or index >= len(model.layers):
         widths |= {"k_proj": keys, "v_proj": keys}

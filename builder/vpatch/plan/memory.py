@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from math import ceil
 
-from vpatch.plan import GIB, MIB, Model, Tower, Weights
+from vpatch.plan import ATTENTIVE, GIB, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, skipped_layers
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout, skipped_layers
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -129,7 +129,8 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
 
 def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
     """A stage's part of the checkpoint: its layers, embeddings on the first stage, the head on the last."""
-    size = weights.other + sum(weights.layers[stage.start : stage.stop]) + weights.added * len(stage)
+    size = weights.other + sum(weights.layers[stage.start : stage.stop])
+    size += weights.added * sum(model.layers[index] in ATTENTIVE for index in stage)
     size += 0 if deployment.language_model_only else weights.vision
     if stage.start == 0:
         size += weights.embedding
@@ -176,7 +177,7 @@ def _activations(model: Model, deployment: Deployment, stage: range) -> Item:
         logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
         candidates[rows] = logits + _held(model, deployment)
     if latent := model.attention.latent:
-        tokens, heads = mla.context(model.attention, latent, deployment), model.attention.shard(ranks).heads
+        tokens, heads = _context(model, deployment), model.attention.shard(ranks).heads
         queries = deployment.max_num_batched_tokens * (latent.nope + latent.rope)
         size = heads * (tokens * (latent.nope + latent.value) + queries)
         held = size * DTYPE_BYTES[model.dtype] + _held(model, deployment)
@@ -184,7 +185,7 @@ def _activations(model: Model, deployment: Deployment, stage: range) -> Item:
     because, size = max(candidates.items(), key=lambda item: item[1])
     most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
-    if model.vision and model.tower and not deployment.language_model_only:
+    if model.tower and not deployment.language_model_only:
         tower, likely = _tower(model, model.tower, deployment), estimate.likely
         estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
         because = because if likely == estimate.likely else "the largest images in the vision tower"
@@ -200,7 +201,7 @@ def _compiling(model: Model, deployment: Deployment) -> int:
     The largest is the table of embeddings, beside a batch's hidden states twice: 0.20.2 counted this for five models
     on an H200 (docs/gpu). A decoder that gets its embeddings from a vision model does not compile that kernel.
     """
-    if deployment.enforce_eager or (model.vision and not deployment.language_model_only):
+    if deployment.enforce_eager or (model.tower and not deployment.language_model_only):
         return 0
     table = model.vocab_size // deployment.tensor_parallel_size + 2 * deployment.max_num_batched_tokens
     return table * model.hidden_size * DTYPE_BYTES[model.dtype]
@@ -273,10 +274,14 @@ def counts_graphs(model: Model, deployment: Deployment) -> bool:
     return counts and not in_second_runner(model, deployment.vllm)
 
 
+def _context(model: Model, deployment: Deployment) -> int:
+    return mla.context(deployment, layout(model, deployment).block_size)
+
+
 def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:
     """The workspace of `MLACommonMetadataBuilder`, for cached tokens of prompts that go on."""
-    if latent := model.attention.latent:
-        tokens = mla.context(model.attention, latent, deployment)
+    if model.attention.latent:
+        tokens = _context(model, deployment)
         size = tokens * model.attention.head_size * DTYPE_BYTES[model.dtype]
         because = f"latents of {tokens:,} cached tokens; reserved after the KV cache is sized"
         yield Item("MLA workspace", exactly(size), because, counted=False)

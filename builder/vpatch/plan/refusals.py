@@ -29,8 +29,9 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
     if deployment.max_model_len > longest:
         cause = f"{deployment.max_model_len:,} tokens, of {longest:,} that the model was made for"
         yield Problem("too long for the model", model.name, cause)
-    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
-        cause = f"{model.architecture} has no layers of multi-token prediction"
+    if deployment.speculative_tokens and (model.undrafted or not model.draft_layers) and not model.unknown:
+        what = "is loaded without its" if model.undrafted else "has no"
+        cause = f"{model.architecture} {what} layers of multi-token prediction"
         yield Problem(_REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
     for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment)):
         yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from vpatch.plan import FULL, LINEAR, MAMBA2, MLP, MOE, STATES, Architecture, State
+from collections.abc import Iterator
+
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, STATES, Architecture, State
 from vpatch.plan.checkpoint_files import Fields
 
 DTYPES = ("float32", "bfloat16", "float16")
 LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
+K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
+LINEAR_CONFIG = "linear_attn_config"
+LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
+"""The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
 
 _NAMES = {"mamba": LINEAR, "conv": LINEAR, "attention": FULL}
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
@@ -18,6 +24,8 @@ HYBRID = {FULL, LINEAR, *_NAMES}
 
 def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     """Return the state of a layer of a known hybrid architecture, in the model's dtype unless the config has one."""
+    if known.state == KDA:
+        return _kda(text.inside(LINEAR_CONFIG))
     keys = STATES[known.state]
 
     def size(field: str, default: int) -> int:
@@ -32,10 +40,10 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     head_size = size("head_size", inner // heads)
     given = text.data.get("mamba_d_head", "auto")
     if "head_size" not in keys and (heads * head_size != inner or given not in ("auto", head_size)):
-        text.wrong("mamba_n_heads", f"is {heads}, which does not divide {inner:,} channels as the config says")
+        text.wrong(keys["heads"][0], f"is {heads}, which does not divide {inner:,} channels as the config says")
     groups, state_size = size("groups", 0), size("state_size", 0)
     if groups and heads % groups:
-        text.wrong(STATES[known.state]["heads"][0], f"is {heads}, no multiple of {groups} groups")
+        text.wrong(keys["heads"][0], f"is {heads}, no multiple of {groups} groups")
     said = text.text(known.state_dtype) if known.state_dtype else "auto"
     if said not in ("", "auto", *DTYPES):
         text.wrong(known.state_dtype, f"is {said[:40]!r}, not one of {', '.join(DTYPES)}")
@@ -45,10 +53,31 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     return State(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
 
 
+def _kda(linear: Fields) -> State:
+    """Read `linear_attn_config`: `MambaStateShapeCalculator.kda_state_shape`, whose state is in float32."""
+    heads, size = linear.number("num_heads", most=_MOST), linear.number("head_dim", most=_MOST)
+    return State(KDA, heads, size, heads, size, linear.number("short_conv_kernel_size", most=_MOST), "float32")
+
+
+def not_modeled(text: Fields, known: Architecture) -> Iterator[str]:
+    """Yield what plan does not know of a hybrid's other parts."""
+    if known.state == KDA:
+        yield from (f"layers as in Kimi K3: {key}" for key in K3 if text.data.get(key))
+        if not text.flag("mla_use_nope", default=False):
+            yield "latent attention has rotary positions, which vLLM refuses"
+    if known.state == SHARED and text.flag("use_long_context", default=False):
+        yield "positions are extended: use_long_context"
+
+
 def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
-        return pattern_of(text, "hybrid_override_pattern", layers)
+        return _blocks(text, layers, {*LETTERS.values()}) or _pattern_of(text, "hybrid_override_pattern", layers)
+    if known.state == SHARED:
+        return _blocks(text, layers, {LINEAR, BOTH})
+    if known.state == KDA:
+        states = text.inside(LINEAR_CONFIG).data.get("kda_layers")  # from 1
+        return tuple(LINEAR if isinstance(states, list) and index + 1 in states else FULL for index in range(layers))
     if kinds := listed(text, layers):
         return tuple(_NAMES.get(kind, kind) for kind in kinds)
     if known.every:
@@ -60,18 +89,34 @@ def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     return tuple(FULL if index % each == offset else LINEAR for index in range(layers))
 
 
-def listed(text: Fields, layers: int) -> tuple[str, ...]:
+def count_of(text: Fields, most: int) -> int:
+    """Return the number of layers, which a config with `layers_block_type` may leave out."""
+    named = text.texts(LISTED)
+    return text.number("num_hidden_layers", default=len(named) or None, most=most)
+
+
+def listed(text: Fields, layers: int, key: str = "layer_types") -> tuple[str, ...]:
     """Read `layer_types`, which names the kind of each layer if a config has it."""
-    kinds = text.texts("layer_types")
+    kinds = text.texts(key)
     if kinds and len(kinds) != layers:
-        text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
+        text.wrong(key, f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
     return kinds
 
 
-def pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
+def _blocks(text: Fields, layers: int, known: set[str]) -> tuple[str, ...]:
+    """Read `layers_block_type`; if a Nemotron-H has a pattern beside it, transformers prefers the list."""
+    kinds = tuple(_NAMES.get(kind, kind) for kind in listed(text, layers, LISTED))
+    if others := sorted({*kinds} - known):
+        text.wrong(LISTED, f"names layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
+    return kinds
+
+
+def _pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
     """Read a pattern of letters, one for each layer."""
     letters = text.text(key)
-    if len(letters) != layers or not set(letters) <= set(LETTERS):
+    if not letters:
+        text.wrong(key, f"is not there, nor is {LISTED}")
+    elif len(letters) != layers or not set(letters) <= set(LETTERS):
         text.wrong(key, f"is {letters[:40]!r}, not {layers} of the letters {' '.join(LETTERS)}")
         return ()
     return tuple(LETTERS[letter] for letter in letters)

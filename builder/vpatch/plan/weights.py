@@ -27,7 +27,7 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
 _VISION = re.compile(
     r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model|multi_modal_projector|embed_vision|audio_tower|embed_audio)\."
 )
-_DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
+_MTP = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
 # In configs: as in multimodal checkpoints, in vLLM, in language models, and in Nemotron-H.
 LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "model.layers", "backbone.layers")
@@ -88,7 +88,7 @@ def _from_index(model: Model, index: Fields, because: str) -> Model:
     size = Fields({key: total}, index.where, index.problems).number(key, most=LARGEST)
     index.raise_problems()
     estimated = model.weights
-    if estimated and not any(map(_DRAFT.match, index.inside("weight_map").data)):
+    if estimated and not any(_is_draft(model, name) for name in index.inside("weight_map").data):
         estimated = replace(estimated, draft=0)
     source = f"the total in {INDEX}, split by the shapes in the config; {because}"
     return replace(model, weights=scaled(estimated, model, size, source, whole=True))
@@ -107,8 +107,8 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
         found = _LAYER.match(name)
         if _VISION.match(name):
             parts["vision"] += size
-        elif _DRAFT.match(name) or (found and (len(found[1]) > 9 or int(found[1]) >= len(layers))):
-            parts["draft"] += size  # some checkpoints keep layers of multi-token prediction behind the decoder's
+        elif _is_draft(model, name):
+            parts["draft"] += size
         elif found:
             layers[int(found[1])] += size
         elif _HEAD.search(name):
@@ -120,6 +120,12 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     if estimated := model.weights:
         summed = replace(summed, whole=estimated.whole, added=estimated.added)
     return replace(model, weights=summed)
+
+
+def _is_draft(model: Model, name: str) -> bool:
+    """Whether a tensor is of multi-token prediction, which some checkpoints keep behind the decoder's layers."""
+    found = _LAYER.match(name)
+    return bool(_MTP.match(name) or (found and (len(found[1]) > 9 or int(found[1]) >= len(model.layers))))
 
 
 def _check_layers(model: Model, names: Iterable[str], source: str) -> None:
@@ -178,7 +184,7 @@ def estimate(
     table = model.vocab_size * model.hidden_size
     own = model.own_width * len(model.layers)  # of all layers' own embeddings of a token
     tables = table + own * text.number("vocab_size_per_layer_input", default=model.vocab_size, most=1 << 28)
-    head = head_scheme(quantization, multimodal=model.vision)
+    head = head_scheme(quantization, multimodal=model.tower is not None)
     tower = model.tower.parameters if model.tower else 0
     guessed = quantization is not None and not quantization.certain
     beside = model.hidden_size * (1 + own)

@@ -85,7 +85,7 @@ def _index(layer: str, count: int) -> int:
 
     vLLM numbers the states of a Falcon-H1 after all attention layers.
     """
-    return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\.(\d+)\.", layer)[0]) % count
+    return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\b\d+\b", layer)[0]) % count
 
 
 @contextlib.contextmanager

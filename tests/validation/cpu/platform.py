@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -198,6 +200,35 @@ def import_latent_attention() -> None:
     workspace._manager = SimpleNamespace(get_simultaneous=lambda *specs: [None] * len(specs))
 
 
+def import_kimi() -> None:
+    """Import Kimi's layers, which in new releases come with kernels in CUTLASS's Python; it stands in for that."""
+    import torch
+
+    with patch.object(sys, "meta_path", [*sys.meta_path, _Cutlass()]), suppress(ModuleNotFoundError):
+        import_module("vllm.models.kimi_k3")
+        import_module("vllm.model_executor.kernels.linear.cute_dsl.gemm_rs_ar")
+    torch.cuda.Stream = object  # it makes one
+    for name in [name for name in sys.modules if name.partition(".")[0] in _Cutlass.NAMES]:
+        del sys.modules[name]  # vLLM would choose other kernels, if it found them
+
+
+class _Cutlass(MetaPathFinder, Loader):
+    """Finds modules of CUTLASS and of its bindings, in which there is every name."""
+
+    NAMES = ("cutlass", "cuda")
+
+    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self.NAMES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+        vars(module)["__getattr__"] = lambda name: MagicMock(name=name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing."""
+
+
 def stand_in_for_vision() -> None:
     """Make the models with images importable: without mistral_common, and without compiled operators to fuse."""
     for name in ("vllm.tokenizers.mistral", "vllm.compilation.passes.pass_manager", *MISTRAL_COMMON):
@@ -243,6 +274,14 @@ def register_nemotron_h() -> None:
 
     if "nemotron_h" not in CONFIG_MAPPING_NAMES:
         AutoConfig.register("nemotron_h", import_module("vllm.transformers_utils.configs.nemotron_h").NemotronHConfig)
+
+
+def register_bailing() -> None:
+    """Register configs of Bailing, which checkpoints bring as code."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    for kind in ("bailing_moe", "bailing_moe_v2"):
+        AutoConfig.register(kind, type("BailingMoeConfig", (PretrainedConfig,), {"model_type": kind}), exist_ok=True)
 
 
 def stand_in_for_torchvision() -> None:

@@ -17,9 +17,11 @@ from typing import Any
 
 from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
 from tests.validation.cpu.platform import (
+    import_kimi,
     import_latent_attention,
     name_activations,
     pretend_capability,
+    register_bailing,
     register_nemotron_h,
     stand_in_for_diskcache,
     stand_in_for_flashinfer,
@@ -172,9 +174,11 @@ def main(home: str, cases: str) -> dict[str, Any]:
     stand_in_for_diskcache()
     stand_in_for_flashinfer()
     import_latent_attention()
+    import_kimi()
     one_rank(home)
     name_activations()
     register_nemotron_h()
+    register_bailing()
     stand_in_for_vision()
     stand_in_for_gemma4()
     found = []

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.platform import (
+    import_kimi,
     import_latent_attention,
     name_activations,
     pretend_capability,
     pretend_h100,
+    register_bailing,
     single_rank,
     stand_in_for_flashinfer,
     stand_in_for_vision,
@@ -27,7 +29,8 @@ def dtype(value: Any) -> str:
 
 def attention(layer: Any) -> list[Any]:
     """Return the heads, KV heads, head size and window of an attention layer."""
-    return [layer.num_heads, layer.num_kv_heads, layer.head_size, getattr(layer, "sliding_window", None)]
+    kv_heads = getattr(layer, "num_kv_heads", 1)  # of latent attention
+    return [layer.num_heads, kv_heads, layer.head_size, getattr(layer, "sliding_window", None)]
 
 
 def state(layer: Any) -> list[Any]:
@@ -85,7 +88,9 @@ def main(home: Path) -> None:
     torch.cuda.Event = object  # made if there are shared experts
     name_activations()
     import_latent_attention()
+    import_kimi()
     stand_in_for_vision()
+    register_bailing()
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
