@@ -7,10 +7,11 @@ from itertools import accumulate, pairwise
 
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem, did_you_mean, nearest
+from vpatch.errors import Failure, Problem
 from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KNOWN, MAMBA2, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.kv_types import refused
 
 
 def check(model: Model, deployment: Deployment) -> None:
@@ -20,10 +21,7 @@ def check(model: Model, deployment: Deployment) -> None:
     if known and known.since and deployment.vllm.release < Version(known.since).release:
         where = f"{model.architecture} on vLLM {deployment.vllm}"
         problems.append(Problem("no such model", where, f"vLLM has it from {known.since} on"))
-    if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
-        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
-        meant = did_you_mean(nearest(deployment.kv_cache_dtype, traits.kv_cache_dtypes), " ")
-        problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(traits.kv_cache_dtypes)}"))
+    problems += refused(model, deployment)
     windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
     if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
         cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
