@@ -15,6 +15,9 @@ INT8, FP8, INT4, *NVFP4 = NEWER = (
 
 BLACKWELL, CONSUMER = (10, 0), (12, 0)
 GPUS = ((8, 0), (8, 9), (9, 0), BLACKWELL, (10, 3), CONSUMER)
+# Pages of windows, of 3 heads of 256, do not divide into those of full attention, of one of 512.
+UNEQUAL = {"head_dim": 256, "global_head_dim": 512, "num_key_value_heads": 3, "num_attention_heads": 6}
+UNEQUAL |= {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
 Case = tuple[str, int, dict[str, Any], str, dict[str, Any]]
 
 
@@ -33,6 +36,8 @@ def newer() -> Iterator[Case]:
         yield "exaone4", 1, {"head_dim": 128}, dtype, _on(gpu) | {"batch": 2048}
         yield "llama4", 1, {"head_dim": 128}, dtype, _on(gpu) | {"batch": 2048}
         yield "gemma4_text", 1, {"head_dim": 256, "global_head_dim": 512}, dtype, _on(gpu) | {"batch": 2048}
+    for dtype, gpu in (("auto", (8, 0)), ("auto", (9, 0)), ("auto", BLACKWELL), ("auto", CONSUMER), ("fp8", (9, 0))):
+        yield "gemma4_text", 1, UNEQUAL, dtype, _on(gpu) | {"batch": 2048}
     for number, kind in enumerate(STATEFUL):
         yield from ((kind, 1, {}, dtype, _on(BLACKWELL)) for dtype in (NEWER[number % 3], "nvfp4"))
     yield from ((kind, 1, {}, INT8, _on(BLACKWELL) | {"stages": 2}) for kind in ("hybrid", "dense"))

@@ -106,7 +106,7 @@ def test_pages_that_scales_make_unequal_are_padded() -> None:
             {"vllm": "0.23.0", "card": "B200", "kv_cache_dtype": "nvfp4"},
             "two sizes of heads are left to Triton",
         ),
-        (TWO_SIZES, {"vllm": "0.24.0", "kv_cache_dtype": INT8}, "no common size of a block"),
+        (TWO_SIZES, {"vllm": "0.23.0", "kv_cache_dtype": INT8}, "no common size of a block"),
         (ODD, {"vllm": "0.31.0", "kv_cache_dtype": INT4}, "before 0.32 it takes heads of a power of two"),
         (WINDOWED, {"vllm": "0.27.1", "kv_cache_dtype": INT4}, "before 0.28 sliding windows have another size"),
         (MLA, {"vllm": "0.33.0", "kv_cache_dtype": INT8}, "no kernel for latent attention takes it"),
