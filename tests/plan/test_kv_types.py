@@ -206,8 +206,13 @@ def test_the_largest_type_that_fits_is_advised(vllm: str, advised: str) -> None:
     assert f"--kv-cache-dtype {advised}" in list(remedies(model, weights_of(model), said))
 
 
-def test_a_checkpoint_with_scales_in_nvfp4_gets_such_a_cache() -> None:
-    quantized = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}
+@pytest.mark.parametrize(
+    "scheme",
+    [{"kv_cache_quant_algo": "NVFP4"}, {"kv_cache_scheme": {"num_bits": 4, "type": "float", "dynamic": False}}],
+    ids=["algorithm", "scheme"],
+)
+def test_a_checkpoint_with_scales_in_nvfp4_gets_such_a_cache(scheme: dict[str, Any]) -> None:
+    quantized = {"quant_method": "modelopt", "quant_algo": "NVFP4"} | scheme
     model = model_of(named("Qwen3ForCausalLM", quantization_config=quantized), "", name="Qwen3")
     model = replace(model, weights=weights_of(dense(len(model.layers))))
 
