@@ -17,6 +17,8 @@ TOWERS = {
 
 NAMES = {known.model_type: known.names[0] for known in KNOWN.values()}
 
+STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
+
 POSITIONS = 262_144
 # As small as possible, since no size depends on it.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}

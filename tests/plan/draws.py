@@ -15,6 +15,7 @@ from tests.plan.drawn import (
     POSITIONS,
     SMALL,
     SPARSE,
+    STATEFUL,
     drawn,
     heads_of,
     latent,
@@ -22,6 +23,7 @@ from tests.plan.drawn import (
     stateful,
 )
 from tests.plan.drawn_hybrids import cases
+from tests.plan.newer_types import newer
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -30,7 +32,6 @@ DTYPES = (*FLOATS, *FP8, *TURBOQUANT)
 RANKS = (1, 2, 4)
 LENGTHS = (2048, 4000, 8192, 10_001, 32_768, 65_536, 131_072, 200_000, 262_144)
 NEARLY_AS_MANY = ((2, 3), (7, 10), (10, 7), (9, 4))  # layers of each kind, about the ratio that decides on groups
-STATEFUL = ("nemotron_h", "granitemoehybrid", "falcon_h1", "jamba", "lfm2", "lfm2_moe")
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 WITHOUT_STATES = {"layer_types": ["attention"] * 3}  # as in Granite 4 micro
 
@@ -165,6 +166,7 @@ def draws() -> list[Draw]:
         ),
         _draw(random, _made(random, 1, "gemma4_text") | {"head_dim": 256, "global_head_dim": 512}, "fp8", batch=2048),
         *(_draw(random, kind(random, ranks), dtype, ranks, **more) for kind, ranks, dtype, more in cases()),
+        *_of_newer_types(random),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -265,6 +267,21 @@ def _with_latents(random: Random) -> list[Draw]:
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "fp8", tokens=1),
         _draw(random, latent(random, 512, "deepseek_v32") | SPARSE, "auto", capability=(8, 0)),
     ]
+
+
+def _of_newer_types(random: Random) -> list[Draw]:
+    made = {"hybrid": _hybrid, "dense": _dense}
+
+    def config(kind: str, ranks: int) -> dict[str, Any]:
+        if kind == "latent":
+            return latent(random)
+        return made[kind](random, ranks) if kind in made else _other(random, ranks, kind)
+
+    return [_draw(random, config(kind, ranks) | more, dtype, ranks, **how) for kind, ranks, more, dtype, how in newer()]
+
+
+def _other(random: Random, ranks: int, kind: str) -> dict[str, Any]:
+    return stateful(random, kind, ranks) if kind in STATEFUL else _made(random, ranks, kind)
 
 
 def _made(random: Random, ranks: int, kind: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan import ATTENTIVE
+from vpatch.plan import ATTENTIVE, SLIDING
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.division import stages_of
@@ -26,6 +26,7 @@ from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 
 from tests.plan.drawn import POSITIONS
 from tests.plan.draws import DTYPES, FP8, RANKS, TURBOQUANT, Draw, draws
+from tests.plan.newer_types import NEWER
 from tests.releases import FIRST, pending, tree_of
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import one_first, ran
@@ -58,6 +59,12 @@ def _in_flashinfer(draw: Draw) -> bool:
     return draw.text.get("head_dim") in (64, 128, 256)
 
 
+def _power_of_two(draw: Draw) -> bool:
+    model = model_of(draw.config, "", name="")
+    sizes = {shape.head_size for shape in (model.attention, model.local) if shape}
+    return all(size & (size - 1) == 0 for size in sizes)
+
+
 def _granite(draw: Draw) -> bool:
     return bool(draw.config["model_type"] == "granitemoehybrid")
 
@@ -83,6 +90,26 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     "Triton has no FP8 before Ada, nor FlashInfer such heads": (
         ">=0.24",
         lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not (_in_flashinfer(draw) or draw.latent),
+    ),
+    "FlashAttention is chosen, and fails on the first token": (
+        ">=0.20,<0.22",
+        lambda draw: draw.dtype in NEWER and draw.capability == (9, 0),
+    ),
+    "Triton compiles no FP8 before Ada": (
+        ">=0.20,<0.24",
+        lambda draw: draw.dtype == "fp8_per_token_head" and draw.capability < (8, 9),
+    ),
+    "FlashInfer is chosen, and its kernels for NVFP4 are missing at the first token": (
+        ">=0.21,<0.25",
+        lambda draw: draw.dtype == "nvfp4" and draw.capability[0] != 10,
+    ),
+    "windows are laid out in twice the size of their kernel, which is found when the cache is made": (
+        ">=0.25,<0.28",
+        lambda draw: draw.dtype == "int4_per_token_head" and SLIDING in model_of(draw.config, "", name="").layers,
+    ),
+    "the first token finds that heads are of no power of two": (
+        ">=0.25,<0.32",
+        lambda draw: draw.dtype == "int4_per_token_head" and not _power_of_two(draw),
     ),
     "the transformers of these tests is older than that of a new install, and knows no GLM-4.7-Flash nor Nemotron-H": (
         ">0.19.0,!=0.20.2,<0.24",
@@ -163,7 +190,7 @@ def test_every_cache_is_drawn_for_each_kind_and_every_number_of_gpus() -> None:
     drawn = {(draw.dtype, draw.hybrid, draw.ranks) for draw in DRAWS.values()}
 
     assert len(DRAWS) >= 60
-    assert drawn == set(product(DTYPES, (False, True), RANKS))
+    assert drawn == set(product((*DTYPES, *NEWER), (False, True), RANKS))
 
 
 def ours(draw: Draw, release: str) -> Found | str:

@@ -10,8 +10,9 @@ from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.plan import GIB, Attention, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import Deployment, arithmetic_of
+from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import advise, fit
+from vpatch.plan.kv_types import types_of
 from vpatch.plan.planner import plan
 
 from tests.plan.configs import named
@@ -227,7 +228,7 @@ def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, wh
     causes = {
         release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
         for release in (since, before)
-        if said.get("kv_cache_dtype", "auto") in arithmetic_of(Version(release)).kv_cache_dtypes
+        if said.get("kv_cache_dtype", "auto") in types_of(Version(release))
     }
 
     assert any(why in cause for cause in causes[since])

@@ -48,6 +48,7 @@ SHAPE = {
         **dict.fromkeys(("concurrency", "least_concurrency"), float),
         "prints": {"slots", "tokens"},
     },
+    "kv_cache_types": [{"dtype": str, "request_gib": float, "tokens": int, "concurrency": float, "overlays": list}],
     "memory": {"total_gib": float, "requested_gib": float, "needed_gib": float, "items": list, "left": dict},
     "advice": {"max_model_len": int, "max_num_seqs": int, "gpu_memory_utilization": float, "requests": int},
     "warnings": [{"name": str, "because": str, "source": str}],

@@ -12,7 +12,8 @@ from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import RELEASES as KNOWN
 from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
 from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, turboquant_slot
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, turboquant_slot
+from vpatch.plan.kv_types import skipped_layers
 
 from tests.failures import problems_of
 from tests.plan.configs import named

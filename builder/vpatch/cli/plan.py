@@ -91,7 +91,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU.")
 @click.option("--desktop/--headless", default=None, help="Whether a desktop runs on the GPU. Default: headless.")
 @click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
-@click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, turboquant_4bit_nc ...")
+@click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, nvfp4, turboquant_4bit_nc ...")
 @click.option("--mamba-ssm-cache-dtype", metavar="D", help="As of `vllm serve`: auto, float32, float16, bfloat16.")
 @click.option("--max-model-len", type=_Length(1, 1 << 50), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
 @click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")

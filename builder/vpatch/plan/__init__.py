@@ -21,7 +21,7 @@ FULL, LINEAR, SLIDING, CHUNKED = "full_attention", "linear_attention", "sliding_
 BOTH, MLP, MOE = "hybrid", "mlp", "moe"
 """More kinds: attention beside a state, as in Falcon-H1; and layers that keep nothing, as in Nemotron-H."""
 
-ATTENTIVE, STATEFUL = (FULL, BOTH), (LINEAR, BOTH)
+ATTENTIVE, LOCAL, STATEFUL = (FULL, BOTH), (SLIDING, CHUNKED), (LINEAR, BOTH)
 
 DELTA, KDA, MAMBA1, MAMBA2, CONVOLUTION = "gated_delta_net", "kda", "mamba1", "mamba2", "convolution"
 SHARED = "mamba2_shared"

@@ -20,6 +20,8 @@ from vpatch.plan import GIB, Model, inherited, table
 
 STOCK = "vllm/vllm-openai"
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
+PER_TOKEN_HEAD = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
+NVFP4 = ("nvfp4", "nvfp4_4over6")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
 
 
@@ -27,7 +29,6 @@ TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "tu
 class Arithmetic:
     """The traits of a release."""
 
-    kv_cache_dtypes: Sequence[str] = ("auto", "bfloat16", "float16", *FP8)
     prints_slots: bool = True  # logs the KV cache as blocks // groups * block size, not as concurrency times length
     default_utilization: float = 0.9
     counts_graphs: bool = False  # takes the estimate for CUDA graphs from the KV cache's memory
@@ -38,6 +39,8 @@ class Arithmetic:
     second_runner_dense: bool = False
     retains_in_flight: bool = False  # a sliding window keeps the tokens of all batches that are on their way
     includes_last: bool = False  # Command R7B's window has one token more than its config says
+    nvfp4_heads: Sequence[int] = (64, 128, 256)  # sizes of heads that FlashInfer takes
+    pads_pages: bool = False  # of attention, whose size does not divide that of the largest
     tiles_fp8_heads: bool = False  # on Hopper, in kernels for heads of 512
     overlaps_stages: bool = False  # one batch more than stages is on its way, in every runner
     counts_warm_up: bool = False  # of a hybrid model, as if its CUDA graphs kept that memory

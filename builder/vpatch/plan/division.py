@@ -7,20 +7,16 @@ from itertools import accumulate, pairwise
 
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem, did_you_mean, nearest
+from vpatch.errors import Failure, Problem
 from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, KNOWN, MAMBA2, SHARED, SLIDING, Model
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.kv_types import refused
 
 
 def check(model: Model, deployment: Deployment) -> None:
     """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
-    traits = arithmetic_of(deployment.vllm)
-    problems = [*_too_old(model, deployment), *_states(model, deployment)]
-    if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
-        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
-        meant = did_you_mean(nearest(deployment.kv_cache_dtype, traits.kv_cache_dtypes), " ")
-        problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(traits.kv_cache_dtypes)}"))
+    problems = [*_too_old(model, deployment), *_states(model, deployment), *refused(model, deployment)]
     windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
     if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
         cause = "plan does not know what TurboQuant makes of sliding windows and chunks"

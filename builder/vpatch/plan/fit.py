@@ -13,8 +13,11 @@ from vpatch.errors import Failure
 from vpatch.plan import Model, Weights
 from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, Gpu, arithmetic_of, lengths
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
+from vpatch.plan.kv_types import unserved
 from vpatch.plan.memory import CONTEXT, Memory, account
 
+# Smaller types of KV cache that advice considers: the less a type takes, the more it may cost in quality.
+SMALLER = ("fp8", "int8_per_token_head", "turboquant_k8v4", "nvfp4", "turboquant_4bit_nc", "int4_per_token_head")
 SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's largest default
 
 
@@ -125,7 +128,6 @@ def advise(model: Model, weights: Weights, deployment: Deployment, requests: int
 
 def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
     """Yield changes that would each make a deployment fit: of each kind the smallest, first what costs nothing."""
-    dtypes = [one for one in ("fp8", *TURBOQUANT[:2]) if one in arithmetic_of(deployment.vllm).kv_cache_dtypes]
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
     length = min(fit(model, weights, deployment).longest, lengths(model, deployment.vllm)[1])
     values: dict[str, list[Any]] = {
@@ -133,7 +135,7 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
         "max_num_seqs": [_most_requests(model, weights, deployment, deployment.max_num_seqs)],
         "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
         "max_model_len": [length] if length else [],
-        "kv_cache_dtype": [dtype for dtype in dtypes if dtype != deployment.kv_cache_dtype],
+        "kv_cache_dtype": [dtype for dtype in SMALLER if dtype != deployment.kv_cache_dtype],
         "tiles": [deployment.kv_cache_dtype in TURBOQUANT and not deployment.tiles],
         "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
@@ -141,8 +143,9 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
     values["gpu"] = [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory]
     for name, found in values.items():
         for value in filter(None, found):
-            with suppress(Failure):  # the model cannot be divided so
-                if fit(model, weights, replace(deployment, **{name: value})).fits:
+            changed = replace(deployment, **{name: value})
+            with suppress(Failure):  # the model cannot be divided so, or there is no such KV cache
+                if fit(model, weights, changed).fits and not any(unserved(model, changed)):
                     yield _as_option(name, value)
                     break
 

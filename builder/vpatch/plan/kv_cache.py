@@ -18,14 +18,15 @@ from packaging.version import Version
 from vpatch.errors import Failure, Problem
 from vpatch.plan import ATTENTIVE, CHUNKED, FULL, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan import latent as mla
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
+from vpatch.plan.deployment import FP8, NVFP4, PER_TOKEN_HEAD, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import check, stages_of
+from vpatch.plan.kv_types import skipped_layers
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
+NVFP4_GROUP = 16  # elements that share a scale, of one byte
 HOPPER = (9, 0)
 LONGEST = 1 << 33  # tokens; more than any model has
-BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
 
 # Bits per element of keys (8: FP8, with nothing else stored) and of values.
 TURBOQUANT_BITS = dict(zip(TURBOQUANT, ((8, 4), (4, 4), (3, 4), (3, 3)), strict=True))
@@ -147,7 +148,8 @@ def _grouped(
 def _windowed(model: Model, deployment: Deployment, stages: Sequence[range]) -> Layout:
     """Lay out a model with sliding windows or chunks: `max_admission_blocks_per_request` of their specs.
 
-    If a token of one kind of layers is larger, blocks of the other have more: `unify_kv_cache_spec_page_size`.
+    If a token of one kind of layers is larger, blocks of the other have more, or are padded if it is no multiple:
+    `unify_kv_cache_spec_page_size`.
     """
     own = model.layers[: len(model.layers) - model.borrowing]
     full, local = ([index for index, kind in enumerate(own) if (kind == FULL) is whole] for whole in (True, False))
@@ -157,9 +159,9 @@ def _windowed(model: Model, deployment: Deployment, stages: Sequence[range]) -> 
     tokens = [_token_bytes(shard, deployment.kv_cache_dtype, model.dtype) for shard in shards]
     smallest = _smallest_block(model, deployment)
     page = smallest * max(tokens)
-    if any(max(tokens) % size for size in tokens):
+    if any(max(tokens) % size for size in tokens) and not arithmetic_of(deployment.vllm).pads_pages:
         raise Failure(Problem("no such KV cache", model.name, "its kinds of layers have no common size of a block"))
-    block, window_block = (page // size for size in tokens)
+    block, window_block = (smallest if max(tokens) % size else page // size for size in tokens)
     chunked = CHUNKED in own
     # A window may begin inside of a block, a chunk does not.
     before = model.window if chunked else model.window - 1 + _sees_beyond(model, deployment)
@@ -227,6 +229,11 @@ def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
     """Bytes of one token's keys and values in one layer, on one GPU."""
     if kv_cache_dtype in TURBOQUANT:
         return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
+    if kv_cache_dtype in NVFP4:
+        return 2 * attention.kv_heads * (attention.head_size // 2 + attention.head_size // NVFP4_GROUP)
+    if kv_cache_dtype in PER_TOKEN_HEAD:
+        each = attention.head_size // 2 if kv_cache_dtype.startswith("int4") else attention.head_size
+        return 2 * attention.kv_heads * (each + DTYPE_BYTES["float32"])
     stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
     vectors = attention.kv_heads * (1 if attention.latent else 2)
     return vectors * attention.head_size * DTYPE_BYTES[stored]
@@ -286,14 +293,3 @@ def _exports_states(model: Model, deployment: Deployment) -> bool:
         return False
     major, minor = deployment.gpu.capability or (0, 0)
     return not model.delta or (major, minor) == (9, 0) or (major in {10, 12} and state.state_size == 128)
-
-
-def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
-    """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
-    if deployment.kv_cache_dtype not in TURBOQUANT:
-        return frozenset()
-    count = len(model.layers)
-    if model.hybrid:
-        return frozenset(index for index, kind in enumerate(model.layers) if kind not in ATTENTIVE)
-    edge = min(BOUNDARY, count // 2)
-    return frozenset({*range(edge), *range(count - edge, count)})

@@ -12,10 +12,11 @@ from math import ceil
 
 from vpatch.errors import Problem
 from vpatch.plan import Attention, Latent, Model
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.deployment import FP8, Deployment, arithmetic_of
 
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with kernels of their own
 _TRITON_FP8 = (8, 9)
+_TYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3")
 # Tokens of a block, by kernel: FLASHMLA, FLASHINFER_MLA and CUTLASS_MLA. Those of FLASH_ATTN_MLA and TRITON_MLA are
 # vLLM's default.
 _FLASHMLA, _FLASHINFER, _CUTLASS, _DEFAULT = 64, 32, 128, 16
@@ -93,7 +94,7 @@ def refused(attention: Attention, latent: Latent, deployment: Deployment) -> Ite
     if latent.index and capability[0] not in {_HOPPER, _BLACKWELL, 99}:
         where = f"compute capability {capability[0]}.{capability[1]}"
         yield Problem("no kernel for sparse latent attention", where, "plan knows those of Hopper and Blackwell's 10.x")
-    if dtype in TURBOQUANT or dtype == "fp8_e5m2" or (latent.index and dtype == "fp8_e4m3"):
+    if dtype not in _TYPES or (latent.index and dtype == "fp8_e4m3"):
         cause = "no kernel for latent attention takes it; auto and fp8 have some"
         yield Problem("no such KV cache", f"--kv-cache-dtype {dtype}", cause)
     ours = block_size(attention, latent, deployment) == _DEFAULT

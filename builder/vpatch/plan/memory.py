@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from math import ceil
 
-from vpatch.plan import ATTENTIVE, GIB, MIB, Model, Tower, Weights
+from vpatch.plan import ATTENTIVE, GIB, LOCAL, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
+from vpatch.plan.deployment import FP8, NVFP4, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout, skipped_layers
+from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout
+from vpatch.plan.kv_types import BLACKWELL, skipped_layers
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -119,6 +120,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
             *(_libraries(deployment), _activations(model, deployment, stage)),
             *(*graphs, CONTEXT),
             *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
+            *_nvfp4(model, deployment, stage),
             *_latent(model, deployment),
         )
         rest = exactly(requested) - added(item for item in items if item.counted)
@@ -161,7 +163,8 @@ def _libraries(deployment: Deployment) -> Item:
     if deployment.tensor_parallel_size > 1:
         buffers = within(1.83, 1.6, 2.1) if deployment.gpu.nvlink else within(0.1, 0.0, 0.6)
         size, because = size + buffers, f"{because}, buffers of NCCL and of all-reduce"
-    if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER:  # which has FlashAttention 3
+    fp8 = deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER  # which has FlashAttention 3
+    if fp8 or deployment.kv_cache_dtype in NVFP4:
         size, because = size + within(0.39, 0.0, 0.39), f"{because}, FlashInfer's workspace"
     if deployment.gpu.unified:
         size, because = size + within(2.4, 0.3, 5.0), f"{because}, and what the system takes of the same memory"
@@ -285,6 +288,17 @@ def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:
         size = tokens * model.attention.head_size * DTYPE_BYTES[model.dtype]
         because = f"latents of {tokens:,} cached tokens; reserved after the KV cache is sized"
         yield Item("MLA workspace", exactly(size), because, counted=False)
+
+
+def _nvfp4(model: Model, deployment: Deployment, stage: range) -> Iterator[Item]:
+    """A batch's results in FP8, of which each attention layer has a buffer on 10.x: `FlashInferImpl`."""
+    if deployment.kv_cache_dtype not in NVFP4 or (deployment.gpu.capability or (0, 0))[0] != BLACKWELL:
+        return
+    shapes = {**dict.fromkeys(ATTENTIVE, model.attention), **dict.fromkeys(LOCAL, model.local or model.attention)}
+    found = [shapes[kind] for kind in model.layers[stage.start : stage.stop] if kind in shapes]
+    width = sum(shape.heads * shape.head_size for shape in found) // deployment.tensor_parallel_size
+    because = f"a batch's results in FP8, in each of {len(found)} layers"
+    yield Item("NVFP4 buffers", exactly(deployment.max_num_batched_tokens * width), because)
 
 
 def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[Item]:

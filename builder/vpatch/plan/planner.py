@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.plan import Model
+from vpatch.plan import Model, Weights
 from vpatch.plan.cautions import Caution, cautions
 from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Advice, Fit, advise, fit
+from vpatch.plan.kv_types import types_of, unserved
 from vpatch.plan.needs import Needed, needs
 from vpatch.plan.refusals import UNKNOWN, refusals
 
@@ -26,11 +28,25 @@ class Verdict(Enum):
 
 
 FITTING = (Verdict.FITS, Verdict.TIGHT)
+# Other names for types, of the same size.
+_ALIKE = ("bfloat16", "float16", "fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A type of KV cache that vLLM can serve the deployment with: what fits, and the overlays that it needs."""
+
+    dtype: str
+    fit: Fit
+    overlays: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a deployment needs, takes and holds. If it has `problems`, it does not do what was asked."""
+    """What a deployment needs, takes and holds. If it has `problems`, it does not do what was asked.
+
+    `choices` are its own type of KV cache and all others, the largest first.
+    """
 
     model: Model
     fit: Fit
@@ -38,6 +54,7 @@ class Plan:
     advice: Advice
     cautions: tuple[Caution, ...]
     problems: tuple[Problem, ...]
+    choices: tuple[Choice, ...] = ()
 
     @property
     def deployment(self) -> Deployment:
@@ -80,7 +97,7 @@ def plan(
     """Plan a deployment with the installed overlays; raise `Failure` as `fit` does, and if no weights are known."""
     if model.weights is None or model.weights.guessed or not model.bounded:
         raise CannotKnow(model, deployment)
-    if deployment.kv_cache_dtype == "auto" and model.kv_cache_dtype:
+    if deployment.kv_cache_dtype == "auto" and model.kv_cache_dtype in types_of(deployment.vllm):
         deployment = replace(deployment, kv_cache_dtype=model.kv_cache_dtype)
     found = fit(model, model.weights, deployment)
     if deployment.longest and found.longest:
@@ -90,4 +107,23 @@ def plan(
     uncovered = (Problem("vLLM cannot serve it", model.architecture, item.because) for item in needed if item.uncovered)
     problems = (*uncovered, *refusals(model, model.weights, found, requests))
     advice = advise(model, model.weights, deployment, requests)
-    return Plan(model, found, needed, advice, cautions(model, found, slow_link=slow_link), problems)
+    told = cautions(model, found, slow_link=slow_link)
+    return Plan(model, found, needed, advice, told, problems, choices(model, model.weights, deployment, installed))
+
+
+def choices(
+    model: Model, weights: Weights, deployment: Deployment, installed: Sequence[Catalogued]
+) -> tuple[Choice, ...]:
+    """Return what fits with each type of KV cache that the release can serve the model with on this GPU."""
+    plain = model.dtype if model.kv_cache_dtype else "auto"
+    found = []
+    for dtype in types_of(deployment.vllm):
+        changed = replace(deployment, kv_cache_dtype=dtype)
+        if (dtype in _ALIKE and dtype not in {plain, deployment.kv_cache_dtype}) or any(unserved(model, changed)):
+            continue
+        with suppress(Failure):
+            needed = needs(model, changed, installed)
+            if not any(item.uncovered for item in needed):
+                ids = tuple(item.id for item in needed if item.needed)
+                found.append(Choice(dtype, fit(model, weights, changed), ids))
+    return tuple(sorted(found, key=lambda one: one.fit.likely.tokens))

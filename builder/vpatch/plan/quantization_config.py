@@ -29,10 +29,12 @@ _NVFP4 = ("NVFP4", "W4A16_NVFP4")
 
 
 def kv_cache_of(config: Fields, modelopt: Fields | None = None) -> str | None:
-    """Return what `--kv-cache-dtype auto` resolves to: FP8 if the checkpoint has scales for it, else None."""
+    """Return what `--kv-cache-dtype auto` resolves to: FP8 or NVFP4 if the checkpoint has scales for it, else None."""
     for place in _places(config, modelopt):
         scaled = place.inside("kv_cache_scheme").data or place.inside("quantization").inside("kv_cache_scheme").data
         algorithm = place.text("kv_cache_quant_algo") or place.inside("quantization").text("kv_cache_quant_algo")
+        if algorithm.upper() == "NVFP4" or scaled.get("num_bits") == 4:
+            return "nvfp4"
         if scaled or algorithm.upper() == "FP8":
             return "fp8"
     return None

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from vpatch.errors import Problem
 from vpatch.plan import ATTENTIVE, GIB, Model, Weights
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, lengths
+from vpatch.plan.deployment import Deployment, arithmetic_of, lengths
 from vpatch.plan.division import stages_of
 from vpatch.plan.fit import Fit, remedies
-from vpatch.plan.kv_cache import keeps_every_state, skipped_layers
+from vpatch.plan.kv_cache import keeps_every_state
+from vpatch.plan.kv_types import unserved
 from vpatch.plan.memory import CONTEXT
 
 UNKNOWN = "cannot know"
 """What a problem is called if plan lacks a fact, not memory."""
 
-_FLASHINFER_HEADS = (64, 128, 256)
-_ADA, _ANY = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
 _REFUSES = "vLLM refuses to start"
 
 
@@ -33,7 +32,7 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
         what = "is loaded without its" if model.undrafted else "has no"
         cause = f"{model.architecture} {what} layers of multi-token prediction"
         yield Problem(_REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
-    for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment)):
+    for option, cause in (*_layout_refusals(model, deployment), *unserved(model, deployment)):
         yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
     if block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
         block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
@@ -50,34 +49,15 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
 
 
 def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
-    # `tests/plan/test_agreement.py` draws cases of each rule, and of those below, for the releases' own code.
+    # `tests/plan/test_agreement.py` draws cases of each rule for the releases' own code.
     vllm, stages = deployment.vllm.release, deployment.pipeline_parallel_size
-    pipeline, capability = f"--pipeline-parallel-size {stages}", deployment.gpu.capability or _ANY
-    skips_some = len(skipped_layers(model, deployment)) < len(model.layers)
-    mixed = not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and skips_some
-    if vllm >= (0, 28) and mixed and stages > 1:
-        cause = "TurboQuant on a dense model gives stages different block sizes"
-        yield pipeline, f"{cause}: refused, or from 0.29 on many times as large"
-    if vllm >= (0, 29) and mixed and capability[0] == 10 and model.attention.head_size in _FLASHINFER_HEADS:
-        cause = "on this GPU the layers that TurboQuant leaves alone run in FlashInfer"
-        yield f"--kv-cache-dtype {deployment.kv_cache_dtype}", f"{cause}, which has no layout in common with it"
+    pipeline = f"--pipeline-parallel-size {stages}"
     if vllm < (0, 30) and stages > 1 and deployment.speculative_tokens:
         yield pipeline, "layers of multi-token prediction cannot be on a stage"
     parts = [model.layers[stage.start : stage.stop] for stage in stages_of(len(model.layers), stages)]
     if vllm >= (0, 20) and model.hybrid and any(set(ATTENTIVE).isdisjoint(part) for part in parts):
         cause = "a stage would have no attention layer"
         yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
-
-
-def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
-    vllm, dtype, capability = deployment.vllm.release, deployment.kv_cache_dtype, deployment.gpu.capability or _ANY
-    mixed = model.local is not None and model.local.head_size != model.attention.head_size  # which is left to Triton
-    in_flashinfer = model.attention.head_size in _FLASHINFER_HEADS and not mixed
-    if (vllm >= (0, 24) or model.attention.latent) and dtype in FP8 and capability < _ADA and not in_flashinfer:
-        cause = "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size"
-        yield f"--kv-cache-dtype {dtype}", cause
-    if vllm >= (0, 33) and dtype in {"bfloat16", "float16"} - {model.dtype}:
-        yield f"--kv-cache-dtype {dtype}", "it is another float type than the model's"
 
 
 def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:

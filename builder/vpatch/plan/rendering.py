@@ -11,7 +11,7 @@ from vpatch.plan.deployment import Deployment, arithmetic_of
 from vpatch.plan.fit import Fit
 from vpatch.plan.memory import Estimate
 from vpatch.plan.needs import Needed
-from vpatch.plan.planner import FITTING, Plan, Verdict
+from vpatch.plan.planner import FITTING, Choice, Plan, Verdict
 from vpatch.wrapping import wrapped
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
@@ -96,8 +96,17 @@ def _facts(plan: Plan) -> dict[str, Rows]:
         "overlays": [(need.id, _word(need), need.because) for need in plan.needs],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),
+        "KV cache types": [(one.dtype, *_chosen(plan, one)) for one in plan.choices],
         "advice": [(advice,) for advice in _advice(plan)],
     }
+
+
+def _chosen(plan: Plan, one: Choice) -> tuple[str, str]:
+    """Return what fits with a type of KV cache: requests; tokens, what a request takes, and the overlays for it."""
+    overlays = f"; needs {', '.join(one.overlays)}" if one.overlays else ""
+    this = "; this plan" if one.dtype == plan.deployment.kv_cache_dtype else ""
+    tokens = f"{one.fit.likely.tokens:,} tokens, {one.fit.request / GIB:.2f} GiB a request"
+    return f"{one.fit.likely.concurrency:.2f} requests", f"{tokens}{overlays}{this}"
 
 
 def _word(need: Needed) -> str:
@@ -188,6 +197,15 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
             "least_concurrency": round(fit.least.concurrency, 4),
             "max_model_len": deployment.max_model_len,
         },
+        "kv_cache_types": [
+            {
+                **_only(one, "dtype", "overlays"),
+                "request_gib": _gib(one.fit.request),
+                "tokens": one.fit.likely.tokens,
+                "concurrency": round(one.fit.likely.concurrency, 4),
+            }
+            for one in plan.choices
+        ],
         "memory": {
             "total_gib": _gib(memory.total),
             "requested_gib": _gib(memory.requested),

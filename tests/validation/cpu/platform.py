@@ -154,6 +154,7 @@ def pretend_capability(major: int, minor: int) -> None:
     """
     from vllm.platforms import current_platform
     from vllm.platforms.interface import DeviceCapability
+    from vllm.utils.flashinfer import supports_trtllm_attention
     from vllm.v1.attention import selector
 
     type(current_platform).capability = DeviceCapability(major, minor)
@@ -161,13 +162,16 @@ def pretend_capability(major: int, minor: int) -> None:
     for name in ("vllm.vllm_flash_attn", "vllm.vllm_flash_attn.flash_attn_interface"):
         vars(sys.modules[name])["is_fa_version_supported"] = lambda version, _device=None: version in versions
     selector._cached_get_attn_backend.cache_clear()
+    supports_trtllm_attention.cache_clear()
 
 
 def stand_in_for_flashinfer() -> None:
     """Let vLLM choose FlashInfer for attention, which each release requires, but for nothing else."""
-    from vllm.utils.flashinfer import has_flashinfer
+    from vllm.utils.flashinfer import has_flashinfer, has_nvidia_artifactory
 
-    assert not has_flashinfer()  # the answer is cached
+    with patch("vllm.utils.flashinfer.has_flashinfer_cubin", lambda: True):
+        assert has_nvidia_artifactory()  # of each release's own kernels; the answer is cached
+    assert not has_flashinfer()  # this one, too
     for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill", "flashinfer.utils"):
         sys.modules[name] = MagicMock()
 
