@@ -64,12 +64,12 @@ class Row:
 
     @property
     def false_fit(self) -> bool:
-        """Whether the plan says that it starts, and vLLM refused."""
-        return self.found.fit.fits and self.started is False
+        """Whether the plan says that it starts, even at the worst of its bounds, and vLLM refused."""
+        return self.found.fit.fits and self.found.fit.surely and self.started is False
 
     @property
     def right(self) -> bool | None:
-        """Whether the plan says whether it starts; None if that is not known."""
+        """Whether it is likely to start by the plan, and does, or neither; None if that is not known."""
         return None if self.started is None else self.found.fit.fits is self.started
 
     def _number(self, name: str) -> Any:

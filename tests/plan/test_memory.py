@@ -11,7 +11,8 @@ import pytest
 from packaging.version import Version
 from vpatch.plan import GIB, Experts, Model
 from vpatch.plan.deployment import Deployment, defaults, gpu, in_second_runner
-from vpatch.plan.memory import Item, account, counts_graphs
+from vpatch.plan.estimates import Item
+from vpatch.plan.memory import account, counts_graphs
 
 from benchmarks.calibrate import STARTS
 from tests.plan.examples import dense, hybrid, weights_of
@@ -55,7 +56,8 @@ def test_activations_and_libraries_are_those_of_published_starts() -> None:
 
 
 def test_only_the_last_stage_samples() -> None:
-    first, last = (items(dense(), pipeline_parallel_size=2, stage=stage)["activations"] for stage in (0, -1))
+    eager = {"pipeline_parallel_size": 2, "enforce_eager": True}
+    first, last = (items(dense(), **eager, stage=stage)["activations"] for stage in (0, -1))
 
     assert last.because == "sampling for 1,024 requests"
     assert first.because == "8,192 tokens in the decoder"

@@ -127,4 +127,4 @@ def test_a_card_too_small(vpatch: Program) -> None:
 
     assert ran.code == 1
     assert ran.err.startswith("does not fit: RTX 5090, 31.36 GiB: ")
-    assert "would fit: --tensor-parallel-size 4; --gpu 'H100 NVL'" in ran.err
+    assert "would fit: --tensor-parallel-size 4; --gpu 'A100'" in ran.err

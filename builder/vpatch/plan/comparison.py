@@ -10,9 +10,9 @@ from typing import Any
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, Gpu, defaults
+from vpatch.plan.estimates import Estimate, added
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.kv_cache import capacity
-from vpatch.plan.memory import Estimate, added
 from vpatch.plan.startup_log import UNREADABLE, Start
 
 _OPTIONS = {field.name for field in fields(Deployment)} - {"vllm", "gpu", "cuda", "environment", "extra", "desktop"}

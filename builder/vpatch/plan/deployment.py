@@ -37,6 +37,7 @@ class Arithmetic:
     second_runner: Sequence[str] = ()
     second_runner_quantized: bool = False
     second_runner_dense: bool = False
+    holds_copy: bool = False  # what the first compilation copied may still be there when the profiling run goes on
     retains_in_flight: bool = False  # a sliding window keeps the tokens of all batches that are on their way
     includes_last: bool = False  # Command R7B's window has one token more than its config says
     nvfp4_heads: Sequence[int] = (64, 128, 256)  # sizes of heads that FlashInfer takes

@@ -8,7 +8,7 @@ the folder `calibration` and `llm-d-planner.json`; `python -m benchmarks.calibra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from math import ceil
 
@@ -16,8 +16,10 @@ from vpatch.plan import ATTENTIVE, GIB, LOCAL, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
 from vpatch.plan.deployment import FP8, NVFP4, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.division import stages_of
+from vpatch.plan.estimates import Estimate, Item, added, exactly, within
 from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout
 from vpatch.plan.kv_types import BLACKWELL, skipped_layers
+from vpatch.plan.quantization_config import MXFP4
 from vpatch.plan.vision import profiled
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -29,6 +31,7 @@ ON_HOPPER, ELSEWHERE = 1.02, 0.83
 SAMPLER, HELD = 14, 2.5
 QUANTIZED_EXPERTS = 1.2  # times as much as plain ones: Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 and a GB10
 WARM_UP = 128 << 10  # bytes per token of a batch: what Gated DeltaNet's warm-up takes, vllm-project/vllm#50780
+AMPERE, CONSUMER_BLACKWELL = 8, 12  # major compute capabilities; the first is Ada's, too
 TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
 SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
@@ -37,51 +40,11 @@ TILE = 16_384  # tokens of a prompt that the overlay turboquant-tiles dequantize
 TRANSIENTS = 4  # copies of the dequantized keys that a continuation of a prompt makes while it runs
 KEPT = 2.3  # times their size that the allocator keeps, since they grow with each chunk: 1.9 and 2.3 on an H200
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number of bytes: most likely, at least, at most."""
-
-    likely: int
-    least: int
-    most: int
-
-    def __add__(self, other: Estimate) -> Estimate:
-        return Estimate(self.likely + other.likely, self.least + other.least, self.most + other.most)
-
-    def __sub__(self, other: Estimate) -> Estimate:
-        return Estimate(self.likely - other.likely, self.least - other.most, self.most - other.least)
-
-    @property
-    def exact(self) -> bool:
-        """Whether it has no margin."""
-        return self.least == self.most
-
-
-@dataclass(frozen=True)
-class Item:
-    """Something that takes memory of a GPU; if it is not `counted`, it comes on top of vLLM's share."""
-
-    name: str
-    size: Estimate
-    because: str
-    counted: bool = True
-
-
-def exactly(size: int) -> Estimate:
-    """Return a computed size as an estimate without a margin."""
-    return Estimate(size, size, size)
-
-
-def within(likely: float, least: float, most: float) -> Estimate:
-    """Return an estimate given in GiB."""
-    return Estimate(int(likely * GIB), int(least * GIB), int(most * GIB))
-
-
-FIRST_GRAPH = within(0.3, 0.0, 0.45)  # more, for the first of Gated DeltaNet, on an RTX 5090 and a GB10 than on an H200
-# What counts besides in the second model runner of vLLM 0.22 to 0.28: least if compiled code is in its cache.
-COMPILED = within(0.3, -0.7, 1.2)
-CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins to count", counted=False)
+# `VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE`: made with the first graph, or else with the first request
+WORKSPACE = within(0.385, 0.0, 0.45)
+GRAPH, HOPPER_GRAPH = 0.24, 0.5  # MiB of a CUDA graph in each layer; of one with full attention on Hopper
+EXPERTS = within(0.35, 0.0, 0.9)  # kernels that an RTX 5090 loads for quantized experts
+CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.75), "taken before vLLM begins to count", counted=False)
 
 
 @dataclass(frozen=True)
@@ -102,11 +65,6 @@ class Memory:
         return exactly(self.total - self.requested) - added(item for item in self.items if not item.counted)
 
 
-def added(items: Iterable[Item]) -> Estimate:
-    """Return the sum of the items' sizes."""
-    return sum((item.size for item in items), exactly(0))
-
-
 def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Memory, ...]:
     """Account for the memory of a GPU of each pipeline stage."""
     total = deployment.gpu.memory
@@ -117,11 +75,12 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     for stage in stages_of(len(model.layers), deployment.pipeline_parallel_size):
         items = (
             _weights(model, weights, deployment, stage),
-            *(_libraries(deployment), _activations(model, deployment, stage)),
+            *(_libraries(model, deployment), _activations(model, deployment, stage)),
             *(*graphs, CONTEXT),
             *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
             *_nvfp4(model, deployment, stage),
             *_latent(model, deployment),
+            *_flashinfer(model, deployment),
         )
         rest = exactly(requested) - added(item for item in items if item.counted)
         given = deployment.kv_cache_memory_bytes
@@ -148,7 +107,21 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
     own = 0 if loaded else deployment.max_num_batched_tokens * model.own_width * len(model.layers)  # a batch's, kept
     extra = (tables if tables > TABLES else 0) + own * DTYPE_BYTES[model.dtype]
     estimate = Estimate(size, int(size * (1 - margin)), int(size * (1 + margin)) + TABLES)
+    extra += 0 if loaded else _padding(model, deployment, len(stage))
     return Item("weights", (exactly(size) if known else estimate) + exactly(extra), weights.source)
+
+
+def _padding(model: Model, deployment: Deployment, layers: int) -> int:
+    """Bytes that Marlin adds to experts in MXFP4, where neither Triton nor FlashInfer has kernels for them.
+
+    Source: `mxfp4_round_up_hidden_size_and_intermediate_size`.
+    """
+    experts, major = model.experts, (deployment.gpu.capability or (0, 0))[0]
+    if experts is None or model.quantization != MXFP4.name or major not in {AMPERE, CONSUMER_BLACKWELL}:
+        return 0
+    inner = ceil(experts.intermediate_size / deployment.tensor_parallel_size)
+    padded = 128 * ceil(inner / 128) * 256 * ceil(model.hidden_size / 256)
+    return int(layers * experts.count * experts.matrices * (padded - inner * model.hidden_size) * MXFP4.size)
 
 
 def _rotary(model: Model) -> int:
@@ -158,14 +131,13 @@ def _rotary(model: Model) -> int:
     return int(sum(shapes) * model.max_position_embeddings * factor) * DTYPE_BYTES[model.dtype]
 
 
-def _libraries(deployment: Deployment) -> Item:
+def _libraries(model: Model, deployment: Deployment) -> Item:
     size, because = within(0.26, 0.05, 0.6), "libraries"  # their handles and workspaces
     if deployment.tensor_parallel_size > 1:
         buffers = within(1.83, 1.6, 2.1) if deployment.gpu.nvlink else within(0.1, 0.0, 0.6)
         size, because = size + buffers, f"{because}, buffers of NCCL and of all-reduce"
-    fp8 = deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER  # which has FlashAttention 3
-    if fp8 or deployment.kv_cache_dtype in NVFP4:
-        size, because = size + within(0.39, 0.0, 0.39), f"{because}, FlashInfer's workspace"
+    if model.experts and model.quantization and (deployment.gpu.capability or (0, 0))[0] == CONSUMER_BLACKWELL:
+        size, because = size + EXPERTS, f"{because}, kernels for quantized experts"
     if deployment.gpu.unified:
         size, because = size + within(2.4, 0.3, 5.0), f"{because}, and what the system takes of the same memory"
     return Item("runtime", size, because)
@@ -186,16 +158,20 @@ def _activations(model: Model, deployment: Deployment, stage: range) -> Item:
         held = size * DTYPE_BYTES[model.dtype] + _held(model, deployment)
         candidates[f"keys and values of {tokens:,} cached tokens"] = held
     because, size = max(candidates.items(), key=lambda item: item[1])
-    most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
+    most = (
+        1.45 if model.experts and model.quantization else 1.25
+    )  # kernels for quantized experts need room of their own
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
     if model.tower and not deployment.language_model_only:
         tower, likely = _tower(model, model.tower, deployment), estimate.likely
         estimate = Estimate(*map(max, zip(astuple(estimate), astuple(tower), strict=True)))
         because = because if likely == estimate.likely else "the largest images in the vision tower"
-    if stage.start == 0 and (compiling := _compiling(model, deployment)) > estimate.likely:
-        estimate = Estimate(compiling, estimate.least, max(estimate.most, compiling + 128 * MIB))
+    compiling = _compiling(model, deployment) if stage.start == 0 else 0
+    if compiling > estimate.likely:
         because = "a copy of the embeddings while the model is compiled; less where the code is in vLLM's cache"
-    return Item("activations", Estimate(estimate.likely, max(0, estimate.least), estimate.most), because)
+    beside = estimate.likely if arithmetic_of(deployment.vllm).holds_copy and compiling else 128 * MIB
+    largest = max(estimate.most, compiling + beside)
+    return Item("activations", Estimate(max(estimate.likely, compiling), estimate.least, largest), because)
 
 
 def _compiling(model: Model, deployment: Deployment) -> int:
@@ -257,17 +233,27 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     """CUDA graphs: one for each captured batch size; by default, these go up to twice the largest batch."""
     largest = min(512, 2 * deployment.max_num_seqs)
     sizes = len({1, 2, 4, *range(8, min(largest, 256) + 1, 8), *range(272, largest + 1, 16)})
-    size = int((0.045 + sizes * 0.015) * GIB)
+    hopper = deployment.gpu.capability == HOPPER
+    layers = sum(HOPPER_GRAPH if hopper and kind in ATTENTIVE else GRAPH for kind in model.layers)
+    size = int(0.045 * GIB + sizes * layers * MIB / deployment.pipeline_parallel_size)
     counted = counts_graphs(model, deployment)
     because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; vLLM does not count them here")
     estimate = Estimate(size, size * 3 // 10, size * 3)
-    if model.delta and deployment.gpu.capability != HOPPER:
-        estimate += FIRST_GRAPH
+    if counted and in_flashinfer(deployment):
+        estimate += WORKSPACE
+        because += ", and FlashInfer's workspace"
     if counted and model.delta and arithmetic_of(deployment.vllm).counts_warm_up:
         warm_up = deployment.max_num_batched_tokens * WARM_UP
-        estimate += Estimate(warm_up, warm_up // 2, warm_up * 3 // 2)
+        drafts = deployment.speculative_tokens > 0  # none showed where whole steps are not captured
+        estimate += Estimate(0 if drafts else warm_up, 0 if drafts else warm_up // 2, warm_up * 3 // 2)
         because += f", and what {deployment.max_num_batched_tokens:,} tokens take in the warm-up"
     return Item("CUDA graphs", estimate, because, counted)
+
+
+def in_flashinfer(deployment: Deployment) -> bool:
+    """Return whether the KV cache's type is one that FlashInfer reads: on Hopper, FlashAttention 3 reads FP8."""
+    fp8 = deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER
+    return fp8 or deployment.kv_cache_dtype in NVFP4
 
 
 def counts_graphs(model: Model, deployment: Deployment) -> bool:
@@ -279,6 +265,12 @@ def counts_graphs(model: Model, deployment: Deployment) -> bool:
 
 def _context(model: Model, deployment: Deployment) -> int:
     return mla.context(deployment, layout(model, deployment).block_size)
+
+
+def _flashinfer(model: Model, deployment: Deployment) -> Iterator[Item]:
+    """FlashInfer's workspace, where no graph is counted."""
+    if in_flashinfer(deployment) and (deployment.enforce_eager or not counts_graphs(model, deployment)):
+        yield Item("FlashInfer workspace", WORKSPACE, "made with the first request", counted=False)
 
 
 def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:

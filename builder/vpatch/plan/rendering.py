@@ -8,8 +8,8 @@ from typing import Any
 
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of
+from vpatch.plan.estimates import Estimate
 from vpatch.plan.fit import Fit
-from vpatch.plan.memory import Estimate
 from vpatch.plan.needs import Needed
 from vpatch.plan.planner import FITTING, Choice, Plan, Verdict
 from vpatch.wrapping import wrapped

@@ -14,9 +14,10 @@ from packaging.version import Version
 from vpatch.plan import GIB, MIB, Model
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
+from vpatch.plan.estimates import added, exactly
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
-from vpatch.plan.memory import account, added, exactly
+from vpatch.plan.memory import account
 
 from tests.validation.gpu import families
 from tests.validation.gpu.drive import KILLED, NOT_RUN
