@@ -16,7 +16,7 @@ import pytest
 from packaging.version import Version
 
 from tests.releases import tree_of
-from tests.tiers import deep, sampled
+from tests.tiers import deep, sampled, whole
 from tests.validation.cpu import upstream
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_cases import BITS, Case
@@ -187,6 +187,7 @@ def test_a_file_of_launches_precedes_the_table() -> None:
 
 
 @pytest.mark.deep
+@whole
 def test_the_kernels_compile_for_every_gpu() -> None:
     """One shape: the others are recorded by `python -m tests.validation.cpu.decode_record`, which takes minutes."""
     shape = (128, 8, 4, 1, 32)

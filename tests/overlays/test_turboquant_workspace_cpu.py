@@ -56,7 +56,7 @@ RESERVATION = {
 }
 
 
-release = each(one_first("0.20.2", sampled(with_own_turboquant(pending("turboquant-workspace")), 3)))
+release = each(one_first("0.20.2", sampled(with_own_turboquant(pending("turboquant-workspace"))[1:], 2)))
 
 
 @pytest.fixture(scope="module")

@@ -56,8 +56,9 @@ def test_activations_and_libraries_are_those_of_published_starts() -> None:
 
 
 def test_only_the_last_stage_samples() -> None:
-    eager = {"pipeline_parallel_size": 2, "enforce_eager": True}
-    first, last = (items(dense(), **eager, stage=stage)["activations"] for stage in (0, -1))
+    first, last = (
+        items(dense(), pipeline_parallel_size=2, enforce_eager=True, stage=stage)["activations"] for stage in (0, -1)
+    )
 
     assert last.because == "sampling for 1,024 requests"
     assert first.because == "8,192 tokens in the decoder"

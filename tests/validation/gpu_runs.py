@@ -12,6 +12,7 @@ from vpatch.plan.memory import account
 from tests.validation.gpu.drive import jobs
 from tests.validation.gpu.engines import DECODE, EXTRA, FARM, PATCHED, STOCK, TREES, WORKSPACE, Probe
 from tests.validation.gpu.evidence import Evidence
+from tests.validation.gpu.families import FAMILIES
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
 from tests.validation.gpu.running import AGAIN, LOADED
@@ -95,7 +96,7 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
     result: dict[str, Any] = {"tree": tree, "probe": probe.name, "ok": not error, "error": error, "s": 20.0}
     if not probe.steps:
         return result | {"events": [{"tests": 121, "failed": 7 * (tree == STOCK), "skipped": 0, "names": []}]}
-    if probe.model in FULL_SIZE:
+    if probe.model in (*FULL_SIZE, *FAMILIES):
         return result | _planned(release, probe)
     if probe.name in DRAFTED:
         return result | {"events": [] if error else drafted(release, tree, probe)}

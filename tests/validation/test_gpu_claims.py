@@ -163,6 +163,12 @@ BREAKS: dict[str, Break] = {
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),
     "plan-27b-memory": setting(PATCHED, "27b auto 256", weights=99 << 30),
+    "plan-delta-layout": setting(PATCHED, "qwen3.6-27b-text", groups=[1, 1, 1]),
+    "plan-delta-memory": setting(PATCHED, "qwen3.6-27b-text again", activations=9 << 30),
+    "plan-states-layout": setting(PATCHED, "jamba-mini", block_size=16),
+    "plan-states-memory": setting(PATCHED, "nemotron-3-nano", weights=99 << 30),
+    "plan-others-layout": setting(PATCHED, "deepseek-v3", kv_blocks=5),
+    "plan-others-memory": setting(PATCHED, "gemma-3-27b", activations=9 << 30),
 }
 
 

@@ -19,6 +19,7 @@ from tests.tiers import deep
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES, TREES, Probe, engine_arguments
+from tests.validation.gpu.families import FAMILIES
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.models import DRAFTING, DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.probe import prompt
@@ -155,6 +156,7 @@ def test_every_probe_has_its_checkpoint() -> None:
         *REAL,
         *DRAFTING,
         *FULL_SIZE,
+        *FAMILIES,
         *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted")),
     }
 

@@ -158,9 +158,7 @@ def _activations(model: Model, deployment: Deployment, stage: range) -> Item:
         held = size * DTYPE_BYTES[model.dtype] + _held(model, deployment)
         candidates[f"keys and values of {tokens:,} cached tokens"] = held
     because, size = max(candidates.items(), key=lambda item: item[1])
-    most = (
-        1.45 if model.experts and model.quantization else 1.25
-    )  # kernels for quantized experts need room of their own
+    most = 1.45 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room
     estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
     if model.tower and not deployment.language_model_only:
         tower, likely = _tower(model, model.tower, deployment), estimate.likely

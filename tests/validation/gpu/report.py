@@ -23,7 +23,9 @@ Each scenario runs three vLLMs: stock, with the default overlays ("patched"), an
 
 - The models are small: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). `plan` and `plan-27b` start
   Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile, and compare the memory
-  that vLLM counted with that of `vpatch plan`.
+  that vLLM counted with that of `vpatch plan`. `plan-delta`, `plan-states` and `plan-others` do so for models of other
+  families with their published widths and few layers. They are text only; some are started "again" to show what vLLM
+  counts when the compiled code is in its cache.
 - The KV cache is `turboquant_4bit_nc`, unless a claim names bf16.
 - Log-probabilities are in nats, of the tokens of random prompts. They are computed without CUDA graphs, so that stock
   0.21 runs, too. Everything else runs with CUDA graphs, but without torch.compile.
