@@ -42,8 +42,10 @@ KEPT = 2.3  # times their size that the allocator keeps, since they grow with ea
 
 # `VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE`: made with the first graph, or else with the first request
 WORKSPACE = within(0.385, 0.0, 0.45)
-GRAPH, HOPPER_GRAPH = 0.24, 0.5  # MiB of a CUDA graph in each layer; of one with full attention on Hopper
-EXPERTS = within(0.35, 0.0, 0.9)  # kernels that an RTX 5090 loads for quantized experts
+# MiB of a CUDA graph in each layer, and of one with full attention on Hopper: as counted for Qwen3.6 on an H200 and an
+# L40S, and for Qwen2.5-14B on an H100.
+GRAPH, HOPPER_GRAPH = 0.24, 0.5
+EXPERTS = within(0.35, 0.0, 0.9)  # more than else, with experts in NVFP4 on an RTX 5090; the cause is not known
 CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.75), "taken before vLLM begins to count", counted=False)
 
 
@@ -137,7 +139,7 @@ def _libraries(model: Model, deployment: Deployment) -> Item:
         buffers = within(1.83, 1.6, 2.1) if deployment.gpu.nvlink else within(0.1, 0.0, 0.6)
         size, because = size + buffers, f"{because}, buffers of NCCL and of all-reduce"
     if model.experts and model.quantization and (deployment.gpu.capability or (0, 0))[0] == CONSUMER_BLACKWELL:
-        size, because = size + EXPERTS, f"{because}, kernels for quantized experts"
+        size, because = size + EXPERTS, f"{because}, and what quantized experts take on such a GPU"
     if deployment.gpu.unified:
         size, because = size + within(2.4, 0.3, 5.0), f"{because}, and what the system takes of the same memory"
     return Item("runtime", size, because)
