@@ -133,6 +133,14 @@ class Gpu:
     nvlink: bool = False
     unified: bool = False
 
+    @property
+    def major(self) -> int:
+        """The first number of its compute capability; 0 if that is not known."""
+        return self.capability[0] if self.capability else 0
+
+
+AMPERE, BLACKWELL, CONSUMER_BLACKWELL = 8, 10, 12
+"""Major compute capabilities: the first is Ada's, too, the second that of data centers."""
 
 GPUS = tuple(
     Gpu(name, int(row.pop("gib") * GIB), tuple(row.pop("capability")), **row)

@@ -14,13 +14,23 @@ from packaging.version import Version
 
 from vpatch.errors import Problem, did_you_mean, nearest
 from vpatch.plan import ATTENTIVE, SLIDING, Model, table
-from vpatch.plan.deployment import FP8, NVFP4, OLDEST, TURBOQUANT, Deployment, arithmetic_of, release_of
+from vpatch.plan.deployment import (
+    AMPERE,
+    BLACKWELL,
+    CONSUMER_BLACKWELL,
+    FP8,
+    NVFP4,
+    OLDEST,
+    TURBOQUANT,
+    Deployment,
+    arithmetic_of,
+    release_of,
+)
 
 BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
 
 _FLASHINFER_HEADS = (64, 128, 256)
 _ADA, _ANY = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
-BLACKWELL = 10
 _MISREAD = 64  # size of heads that FlashAttention 2, of FlashInfer's kernels for other GPUs, misreads
 
 
@@ -84,7 +94,9 @@ def _without_kernel(model: Model, deployment: Deployment) -> Iterator[str]:
         heads = [size for size in known if size != _MISREAD or major in {BLACKWELL, *_ANY}]
         if others := sizes - {*heads}:
             yield f"on this GPU it takes heads of {', '.join(map(str, heads))}, not of {max(others)}"
-        elif len(sizes) > 1 and (major in {8, 12} or (vllm < (0, 24) and max(sizes) > max(_FLASHINFER_HEADS))):
+        elif len(sizes) > 1 and (
+            major in {AMPERE, CONSUMER_BLACKWELL} or (vllm < (0, 24) and max(sizes) > max(_FLASHINFER_HEADS))
+        ):
             yield "here layers with two sizes of heads are left to Triton, which does not know it"
     if dtype == "int4_per_token_head":
         if vllm < (0, 32) and any(size & (size - 1) for size in sizes):

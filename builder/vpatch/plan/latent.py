@@ -12,9 +12,9 @@ from math import ceil
 
 from vpatch.errors import Problem
 from vpatch.plan import Attention, Latent, Model
-from vpatch.plan.deployment import FP8, Deployment, arithmetic_of
+from vpatch.plan.deployment import BLACKWELL, FP8, Deployment, arithmetic_of
 
-_HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with kernels of their own
+_HOPPER = 9  # a major compute capability that, as Blackwell, has kernels of its own
 _TRITON_FP8 = (8, 9)
 _TYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3")
 # Tokens of a block, by kernel: FLASHMLA, FLASHINFER_MLA and CUTLASS_MLA. Those of FLASH_ATTN_MLA and TRITON_MLA are
@@ -30,19 +30,19 @@ def block_size(attention: Attention, latent: Latent, deployment: Deployment) -> 
     """Return the tokens of a block."""
     if latent.index:
         return _INDEXER
-    traits, major = arithmetic_of(deployment.vllm), (deployment.gpu.capability or (0, 0))[0]
+    traits, major = arithmetic_of(deployment.vllm), deployment.gpu.major
     if attention.head_size not in traits.latent_sizes:
         return _DEFAULT
     if major == _HOPPER:
         return _FLASHMLA if deployment.kv_cache_dtype in FP8 else _DEFAULT
-    if major == _BLACKWELL:
+    if major == BLACKWELL:
         return _FLASHINFER if latent.nope in traits.flashinfer_nopes else _CUTLASS
     return _DEFAULT
 
 
 def with_default(model: Model, deployment: Deployment) -> Deployment:
     """Return the deployment with the type that a release takes for its KV cache, if `auto` is not the model's."""
-    blackwell = (deployment.gpu.capability or (0, 0))[0] == _BLACKWELL
+    blackwell = deployment.gpu.major == BLACKWELL
     chosen = blackwell and model.architecture in arithmetic_of(deployment.vllm).fp8_on_blackwell
     return replace(deployment, kv_cache_dtype="fp8") if chosen and deployment.kv_cache_dtype == "auto" else deployment
 
@@ -54,7 +54,7 @@ def packed(attention: Attention, latent: Latent, deployment: Deployment) -> int:
     traits, major = arithmetic_of(deployment.vllm), (deployment.gpu.capability or (_HOPPER, 0))[0]
     nopes = set(traits.flashinfer_nopes) - {min(traits.flashinfer_nopes)}
     few = traits.flashinfer_sparse_heads
-    flashinfer = major == _BLACKWELL and latent.nope in nopes and (not few or attention.heads <= few)
+    flashinfer = major == BLACKWELL and latent.nope in nopes and (not few or attention.heads <= few)
     return 0 if flashinfer else _PACKED
 
 
@@ -69,7 +69,7 @@ def indexers(latent: Latent, deployment: Deployment, layers: range) -> tuple[int
 
 def aligned(latent: Latent, deployment: Deployment, size: int, row: int) -> int:
     """Return the bytes of a block of `size`, in a release that wants whole `row`s: `MLAAttention.get_kv_cache_spec`."""
-    blackwell = (deployment.gpu.capability or (0, 0))[0] == _BLACKWELL
+    blackwell = deployment.gpu.major == BLACKWELL
     wanted = latent.index and blackwell and arithmetic_of(deployment.vllm).whole_rows
     return ceil(size / row) * row if wanted else size
 
@@ -91,7 +91,7 @@ def refused(attention: Attention, latent: Latent, deployment: Deployment) -> Ite
     if traits.latent_heads and heads not in traits.latent_heads:
         where = f"{latent.nope} + {latent.rope} and {latent.value} elements of a key and a value"
         yield Problem("no kernel for latent attention", where, f"vLLM {deployment.vllm} has none for prompts")
-    if latent.index and capability[0] not in {_HOPPER, _BLACKWELL, 99}:
+    if latent.index and capability[0] not in {_HOPPER, BLACKWELL, 99}:
         where = f"compute capability {capability[0]}.{capability[1]}"
         yield Problem("no kernel for sparse latent attention", where, "plan knows those of Hopper and Blackwell's 10.x")
     if dtype not in _TYPES or (latent.index and dtype == "fp8_e4m3"):

@@ -14,11 +14,21 @@ from math import ceil
 
 from vpatch.plan import ATTENTIVE, GIB, LOCAL, MIB, Model, Tower, Weights
 from vpatch.plan import latent as mla
-from vpatch.plan.deployment import FP8, NVFP4, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
+from vpatch.plan.deployment import (
+    AMPERE,
+    BLACKWELL,
+    CONSUMER_BLACKWELL,
+    FP8,
+    NVFP4,
+    TURBOQUANT,
+    Deployment,
+    arithmetic_of,
+    in_second_runner,
+)
 from vpatch.plan.division import stages_of
 from vpatch.plan.estimates import Estimate, Item, added, exactly, within
 from vpatch.plan.kv_cache import DTYPE_BYTES, HOPPER, layout
-from vpatch.plan.kv_types import BLACKWELL, skipped_layers
+from vpatch.plan.kv_types import skipped_layers
 from vpatch.plan.quantization_config import MXFP4
 from vpatch.plan.vision import profiled
 
@@ -31,7 +41,6 @@ ON_HOPPER, ELSEWHERE = 1.02, 0.83
 SAMPLER, HELD = 14, 2.5
 QUANTIZED_EXPERTS = 1.2  # times as much as plain ones: Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 and a GB10
 WARM_UP = 128 << 10  # bytes per token of a batch: what Gated DeltaNet's warm-up takes, vllm-project/vllm#50780
-AMPERE, CONSUMER_BLACKWELL = 8, 12  # major compute capabilities; the first is Ada's, too
 TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
 SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
@@ -118,7 +127,7 @@ def _padding(model: Model, deployment: Deployment, layers: int) -> int:
 
     Source: `mxfp4_round_up_hidden_size_and_intermediate_size`.
     """
-    experts, major = model.experts, (deployment.gpu.capability or (0, 0))[0]
+    experts, major = model.experts, deployment.gpu.major
     if experts is None or model.quantization != MXFP4.name or major not in {AMPERE, CONSUMER_BLACKWELL}:
         return 0
     inner = ceil(experts.intermediate_size / deployment.tensor_parallel_size)
@@ -138,7 +147,7 @@ def _libraries(model: Model, deployment: Deployment) -> Item:
     if deployment.tensor_parallel_size > 1:
         buffers = within(1.83, 1.6, 2.1) if deployment.gpu.nvlink else within(0.1, 0.0, 0.6)
         size, because = size + buffers, f"{because}, buffers of NCCL and of all-reduce"
-    if model.experts and model.quantization and (deployment.gpu.capability or (0, 0))[0] == CONSUMER_BLACKWELL:
+    if model.experts and model.quantization and deployment.gpu.major == CONSUMER_BLACKWELL:
         size, because = size + EXPERTS, f"{because}, and what quantized experts take on such a GPU"
     if deployment.gpu.unified:
         size, because = size + within(2.4, 0.3, 5.0), f"{because}, and what the system takes of the same memory"
@@ -239,7 +248,7 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     counted = counts_graphs(model, deployment)
     because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; vLLM does not count them here")
     estimate = Estimate(size, size * 3 // 10, size * 3)
-    if counted and in_flashinfer(deployment):
+    if counted and _in_flashinfer(deployment):
         estimate += WORKSPACE
         because += ", and FlashInfer's workspace"
     if counted and model.delta and arithmetic_of(deployment.vllm).counts_warm_up:
@@ -250,7 +259,7 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     return Item("CUDA graphs", estimate, because, counted)
 
 
-def in_flashinfer(deployment: Deployment) -> bool:
+def _in_flashinfer(deployment: Deployment) -> bool:
     """Return whether the KV cache's type is one that FlashInfer reads: on Hopper, FlashAttention 3 reads FP8."""
     fp8 = deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER
     return fp8 or deployment.kv_cache_dtype in NVFP4
@@ -269,7 +278,7 @@ def _context(model: Model, deployment: Deployment) -> int:
 
 def _flashinfer(model: Model, deployment: Deployment) -> Iterator[Item]:
     """FlashInfer's workspace, where no graph is counted."""
-    if in_flashinfer(deployment) and (deployment.enforce_eager or not counts_graphs(model, deployment)):
+    if _in_flashinfer(deployment) and (deployment.enforce_eager or not counts_graphs(model, deployment)):
         yield Item("FlashInfer workspace", WORKSPACE, "made with the first request", counted=False)
 
 
@@ -284,7 +293,7 @@ def _latent(model: Model, deployment: Deployment) -> Iterator[Item]:
 
 def _nvfp4(model: Model, deployment: Deployment, stage: range) -> Iterator[Item]:
     """A batch's results in FP8, of which each attention layer has a buffer on 10.x: `FlashInferImpl`."""
-    if deployment.kv_cache_dtype not in NVFP4 or (deployment.gpu.capability or (0, 0))[0] != BLACKWELL:
+    if deployment.kv_cache_dtype not in NVFP4 or deployment.gpu.major != BLACKWELL:
         return
     shapes = {**dict.fromkeys(ATTENTIVE, model.attention), **dict.fromkeys(LOCAL, model.local or model.attention)}
     found = [shapes[kind] for kind in model.layers[stage.start : stage.stop] if kind in shapes]
