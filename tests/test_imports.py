@@ -19,8 +19,8 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
-    ("errors", "wrapping"),
-    ("installation", "processes"),
+    ("errors", "foreign", "wrapping"),
+    ("epoch", "installation", "processes"),
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),

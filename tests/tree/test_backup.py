@@ -64,13 +64,6 @@ def test_when_is_now_and_who_may_have_no_name(sandbox: Sandbox, monkeypatch: pyt
     assert said(sandbox)["who"] == "54321"
 
 
-@pytest.mark.parametrize("epoch", ["soon", "1" * 30])
-def test_a_bad_epoch_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-
-    assert f"bad SOURCE_DATE_EPOCH: {epoch}: not a number of seconds" in str(sandbox.refused(sandbox.first))
-
-
 def test_when_and_who_are_of_the_last_change(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.settle(sandbox.first)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")

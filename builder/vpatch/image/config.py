@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 
+from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 
@@ -104,12 +103,11 @@ class Base:
 
 def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
     """Return the labels of a new image, also its manifest's annotations; `name` is the base's, with its registry."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
     labels = {
         f"{OCI}.base.name": name,
         f"{OCI}.base.digest": base.digest,
-        f"{OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
+        f"{OCI}.created": rfc3339(source_date_epoch()),
         f"{OCI}.revision": _revision(),
         f"{OCI}.source": urls["Source"],
         f"{OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import tarfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
+from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
@@ -126,10 +126,8 @@ def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed:
 
 def _mtime(created: str | None) -> int:
     """Return the time for new files: SOURCE_DATE_EPOCH, or else the base's creation; in seconds since the epoch."""
-    if epoch := os.environ.get("SOURCE_DATE_EPOCH", ""):
-        if not epoch.isdecimal():
-            raise Failure(Problem("bad SOURCE_DATE_EPOCH", epoch, "not a number of seconds"))
-        return int(epoch)
+    if (epoch := source_date_epoch()) is not None:
+        return epoch
     try:
         return max(0, int(datetime.fromisoformat(created).timestamp())) if created else 0
     except (ValueError, TypeError, OverflowError) as error:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import pwd
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from errno import ELOOP, ENOENT
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.overlay import COMPANIONS
+from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure, Problem, naming
 from vpatch.tree.locate import Tree
 
@@ -142,7 +142,14 @@ def read(tree: Tree) -> Kept:
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
     """Return provenance as bytes; the arguments are fields of it, and `overlays` is JSON-able."""
     files = {path: {"before": before[path], "after": after[path]} for path in sorted(after)}
-    said = {"schema": SCHEMA, "vpatch": _version(), "when": _now(), "who": _who(), "overlays": overlays, "files": files}
+    said = {
+        "schema": SCHEMA,
+        "vpatch": _version(),
+        "when": rfc3339(source_date_epoch()),
+        "who": _who(),
+        "overlays": overlays,
+        "files": files,
+    }
     return _json(said)
 
 
@@ -197,15 +204,6 @@ def _read(name: str, folder: int) -> bytes | None:
         if error.errno in (ENOENT, ELOOP):  # another run of vpatch removed it; or it is a symbolic link
             return None
         raise
-
-
-def _now() -> str:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    try:
-        at = time.gmtime(int(epoch) if epoch else None)
-    except (ValueError, OverflowError, OSError) as error:
-        raise Failure(Problem("bad SOURCE_DATE_EPOCH", epoch, "not a number of seconds")) from error
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", at)
 
 
 def _who() -> str:

@@ -84,14 +84,14 @@ def test_a_named_overlay_that_does_not_apply(
     assert f"not applicable: {base}: turboquant-auto-dtype: " in ran.err
 
 
-@pytest.mark.parametrize("said", ["yesterday", deep("-5")])
+@pytest.mark.parametrize("said", ["yesterday", "99999999999999999"])
 def test_an_invalid_source_date_epoch(
     refused_on: Refused, registry: str, layers: list[bytes], monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
     ran = refused_on(put_base(registry, layers, "epoch/base:x").name)
 
-    assert ran.err == f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds\n"
+    assert ran.err == f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds from 1970 to 9999\n"
 
 
 @pytest.mark.usefixtures("engine")

@@ -1,0 +1,111 @@
+"""Read what vpatch did not write: files that may be pipes, devices or endless, and documents that may nest forever.
+
+Whoever owns a tree, an image or a process chooses what stands at a path. So a file is opened without blocking, must be
+a regular one, and is read up to a bound; a document has a bound for its size and its depth. Every refusal is an
+`OSError` or a `ValueError` with a cause that can be printed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from typing import Any
+
+CODE_BYTES = 1 << 24  # of a module, a RECORD or a note beside them; the largest of vLLM has 1 MB
+TOML_BYTES = 1 << 18  # tomllib takes a time that grows with the square of some documents' size
+DEPTH = 64  # arrays and objects inside each other
+
+
+def read_regular(path: str | os.PathLike[str], most: int = CODE_BYTES, *, dir_fd: int | None = None) -> bytes:
+    """Return the content of a regular file of at most `most` bytes.
+
+    Args:
+        path: the file; links are followed.
+        most: the bound, in bytes.
+        dir_fd: an open folder that a relative path starts from.
+
+    Raises:
+        OSError: it is no regular file, is larger, or cannot be read.
+    """
+    # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.
+    _refuse_irregular(os.stat(path, dir_fd=dir_fd))
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=dir_fd)
+    with os.fdopen(opened, "rb") as file:
+        return read_opened(file.fileno(), most)
+
+
+def read_opened(file: int, most: int = CODE_BYTES) -> bytes:
+    """Return the content of an open file, from its beginning, as `read_regular` does; its offset stays."""
+    about = os.fstat(file)
+    _refuse_irregular(about)
+    if about.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {about.st_size:,} bytes, more than {most:,}")
+    # Never past the size: files of /proc report none, and reading them blocks, or takes the kernel's messages away.
+    parts, at = list[bytes](), 0
+    while at < about.st_size and (part := os.pread(file, about.st_size - at, at)):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+def parse_json(document: str | bytes, most: int = CODE_BYTES) -> Any:
+    """Parse JSON of at most `most` bytes, whose arrays and objects nest at most 64 deep.
+
+    Raises:
+        ValueError: it is something else, or has text that UTF-8 cannot encode.
+    """
+    _refuse_long(document, most)
+    try:
+        found = json.loads(document)
+    except RecursionError:
+        raise _too_deep() from None
+    _refuse_deep(found)
+    json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def parse_toml(document: bytes, most: int = TOML_BYTES) -> dict[str, Any]:
+    """Parse TOML of at most `most` bytes, whose arrays and tables nest at most 64 deep.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    _refuse_long(document, most)
+    try:
+        found = tomllib.loads(document.decode())
+    except RecursionError:
+        raise _too_deep() from None
+    _refuse_deep(found)
+    return found
+
+
+def _refuse_irregular(about: os.stat_result) -> None:
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
+def _refuse_long(document: str | bytes, most: int) -> None:
+    if len(document) > most:
+        raise ValueError(f"it has {len(document):,} bytes, more than {most:,}")
+
+
+def _refuse_deep(document: object) -> None:
+    level: list[object] = [document]
+    for _ in range(DEPTH):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _inside(one: dict[str, object] | list[object]) -> list[object]:
+    return list(one.values()) if isinstance(one, dict) else one
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it nests more than {DEPTH} deep")
