@@ -25,6 +25,8 @@ not_reserved_by_upstream = ~reserved_by_upstream & (
     | reserve_workspace.contains("reserve_workspace(self, current_workspace_manager(), ...)")
 )
 metadata = attention.class_("TurboQuantMetadata")
+# From 0.32 on UltraQuant's attention inherits from this class, and its `__init__` does not call this one. So companions
+# read what an edit sets here by `getattr`, and leave a layer that lacks it to vLLM.
 impl_init = attention.function("TurboQuantAttentionImpl.__init__")
 forward = attention.function("TurboQuantAttentionImpl.forward")
 prefill = attention.function("TurboQuantAttentionImpl._prefill_attention")

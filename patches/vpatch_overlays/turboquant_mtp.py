@@ -18,6 +18,8 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
   of a prompt in it is as long as the longest context. Other requests in that step lose their KV cache: those that go on
   with a prompt, found the beginning of theirs in the prefix cache, or verify drafts. Now every request must be at the
   beginning of its prompt.
+- `ultraquant-lengths`, `ultraquant-fresh-prompts`: from 0.32 on vLLM has another packed KV cache, UltraQuant, whose
+  attention inherits from TurboQuant's, and which goes on with prompts in a copy of that code, with the same errors.
 
 Attention of a verification step stays a loop over requests, outside of CUDA graphs, so that a step takes longer than
 with an FP8 KV cache. With the overlay `turboquant-decode` it is a decode step, and in the graphs again. Layers of
@@ -82,6 +84,15 @@ LONGEST = "_HAS_FLASH_ATTN and attn_metadata.max_query_len == attn_metadata.max_
 # Whole statements: a longer condition, as in vllm-project/vllm#46461, would contain the expression, too.
 by_longest = prefill.contains(f"if {LONGEST}:\n    return self._flash_attn_varlen(...)")
 by_upper_bound = prefill.contains(f"synth_seq_lens = {LENGTHS}")
+
+# UltraQuant's attention inherits from TurboQuant's, and has a copy of this function with the same errors.
+ultraquant = File("vllm/v1/attention/backends/ultraquant_attn.py").function(
+    "UltraQuantAttentionImpl._prefill_attention"
+)
+no_ultraquant = (~File("vllm/config/cache.py").lists("CacheDType", "ultraquant_*")).means(
+    "this vLLM has no UltraQuant KV cache"
+)
+LONGEST_OF_ULTRAQUANT = f"{LONGEST} and D <= _CK_MAX_HEAD_DIM"
 
 
 def rounds(*arguments: str) -> Edits:
@@ -173,6 +184,31 @@ overlay = Overlay(
             shapes={
                 "0.21": looks_at_each("is_prefill=True, query_start_loc_cpu=..., seq_lens_cpu=..."),
                 "0.20": looks_at_each("is_prefill=True"),
+            },
+        ),
+        Part(
+            "ultraquant-lengths",
+            upstream=("vllm-project/vllm#53180",),
+            absent=no_ultraquant,
+            shapes={
+                "0.32": Shape(
+                    when=ultraquant.contains(f"synth_seq_lens = {LENGTHS}"),
+                    edits=ultraquant.replace_expression(LENGTHS, EXACT_LENGTHS),
+                )
+            },
+        ),
+        # The part `fresh-prompts` sets what this one reads.
+        Part(
+            "ultraquant-fresh-prompts",
+            upstream=("vllm-project/vllm#46461",),
+            absent=no_ultraquant,
+            shapes={
+                "0.32": Shape(
+                    when=ultraquant.contains(f"if {LONGEST_OF_ULTRAQUANT}:\n    return self._flash_attn_varlen(...)"),
+                    edits=ultraquant.replace_expression(
+                        LONGEST_OF_ULTRAQUANT, f"{LONGEST_OF_ULTRAQUANT} and attn_metadata.fresh_prompts"
+                    ),
+                )
             },
         ),
     ),

@@ -21,6 +21,7 @@ from vpatch import All, Companion, File, Need, Overlay, Part, Shape, Use, probe
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import (
     attention,
+    backend,
     continuation,
     forward,
     impl_init,
@@ -54,7 +55,7 @@ reserve_continuation_prefill = (
 """
 
 NOT_IN_THE_WORKSPACE = """
-if in_tiles():
+if all_in_tiles(self):
     return
 """
 
@@ -73,7 +74,7 @@ tiles = (
         TILED,
         uses=("self._mse_bytes", "self._val_data_bytes", "self.fa_version", "self.scale", "self.tq_config"),
     ),
-    helper.import_into(attention, "Limits, continue_in_tiles, in_tiles, rehearse"),
+    helper.import_into(attention, "Limits, all_in_tiles, continue_in_tiles, in_tiles, rehearse"),
 )
 
 # Parameters that the companion module passes by name.
@@ -83,6 +84,8 @@ calls = All(
         *map(merge.takes, ("prefix_lse", "suffix_lse", "output_lse")),
     )
 )
+
+layers_by_base = backend.sets("AttentionMetadataBuilder", "layer_names", "vllm_config")
 
 
 def needed(use: Use) -> Need:
@@ -120,7 +123,7 @@ overlay = Overlay(
             absent=shared.no_turboquant | not_reserved_by_upstream.means("this vLLM reserves no workspace for prompts"),
             shapes={
                 "0.24": Shape(
-                    when=reserved_by_upstream,
+                    when=reserved_by_upstream & layers_by_base,
                     edits=reserve_workspace.insert_before(UPSTREAMS_GATE, NOT_IN_THE_WORKSPACE),
                 ),
             },

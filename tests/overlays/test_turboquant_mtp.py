@@ -14,6 +14,7 @@ from tests.releases import cases
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 BACKEND = "vllm/v1/attention/backend.py"
+ULTRAQUANT = "vllm/v1/attention/backends/ultraquant_attn.py"
 COMPILATION = "vllm/config/compilation.py"
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
@@ -76,6 +77,17 @@ CASES = (
     ),
     *drifted("0.26.0", BACKEND, (UPPER_BOUND, "", "seq_lens_cpu_upper_bound")),
     *drifted("0.33.0", RUNNER, (SETTLES, SETTLES.replace("_update", ""), "no 'GPUModelRunner._check_and_update")),
+    # Half of what upstream may do in UltraQuant's copy.
+    *drifted(
+        "0.33.0",
+        ULTRAQUANT,
+        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`{LENGTHS}` is not there"),
+        (
+            "            and D <= _CK_MAX_HEAD_DIM",
+            "            and D < _CK_MAX_HEAD_DIM",
+            "D <= _CK_MAX_HEAD_DIM` is not there",
+        ),
+    ),
     *drifted("0.20.2", ATTENTION, ("attn_metadata.seq_lens.tolist()", "list(attn_metadata.seq_lens)", LENGTHS)),
 )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vllm._vpatch.turboquant_decode_drafts import draft_window
 from vllm._vpatch.turboquant_decode_launch import choose, most_parts, multiprocessors, split_count
-from vllm._vpatch.turboquant_decode_supported import bits_of, covered, layers_of
+from vllm._vpatch.turboquant_decode_supported import bits_of, covered, layers_of, need_of
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ def need_of_layer(impl: TurboQuantAttentionImpl) -> Need | None:
 
 def decode_splits(impl: TurboQuantAttentionImpl, query: torch.Tensor, batch: TurboQuantMetadata, splits: int) -> int:
     """Return for how many parts of each token a decode step has buffers; vLLM would have `splits`."""
-    need: Need | None = impl._decode_need
+    need: Need | None = need_of(impl)
     return splits if need is None else need.splits(len(query), len(batch.seq_lens), query.device)
 
 
@@ -106,10 +106,10 @@ def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:
     """Return for how many parts of each of `max_num_seqs` requests to reserve; vLLM would for `splits`.
 
     All layers share the workspace. So it is for the one that needs most, and as vLLM has it if its own kernel attends
-    to any.
+    to any, or one of another format, such as UltraQuant's.
     """
     config, spec = builder.vllm_config, builder.kv_cache_spec
-    needs: list[Need | None] = [layer.impl._decode_need for layer in layers_of(config)]
+    needs: list[Need | None] = [need_of(layer.impl) for layer in layers_of(config)]
     if not needs or None in needs:
         return splits
     heads = config.model_config.get_num_attention_heads(config.parallel_config)
@@ -125,7 +125,7 @@ def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tenso
     import torch
     from vllm.v1.worker.workspace import current_workspace_manager, is_workspace_manager_initialized
 
-    need: Need | None = impl._decode_need
+    need: Need | None = need_of(impl)
     if need is None or kv_cache.numel() or not is_workspace_manager_initialized():
         return
     requests = (need.max_num_seqs, need.heads)

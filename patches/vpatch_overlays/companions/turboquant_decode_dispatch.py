@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm._vpatch.turboquant_decode import decode_attention
 from vllm._vpatch.turboquant_decode_launch import batches_to_compile
 from vllm._vpatch.turboquant_decode_store import MANY, rotated_keys, unrotated
-from vllm._vpatch.turboquant_decode_supported import bits_of, layers_of, no_gpu, supported, unlike_vllms
+from vllm._vpatch.turboquant_decode_supported import bits_of, layers_of, need_of, no_gpu, supported, unlike_vllms
 from vllm._vpatch.turboquant_decode_switch import turn_off, why_off
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def _different(config: VllmConfig) -> Iterator[Any]:
     seen = set()
     for layer in layers_of(config):
         impl, stored = layer.impl, layer.kv_cache
+        if not hasattr(impl, "tq_config"):  # a subclass with a format and kernels of its own, such as UltraQuant's
+            continue
         shape = (impl.num_heads, impl.num_kv_heads, impl.head_size, impl.kv_cache_dtype)
         key = (*shape, *stored.shape[1:], *stored.stride(), stored.data_ptr() % 16)
         if stored.numel() and key not in seen:
@@ -147,7 +149,7 @@ def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
     """Yield requests and tokens of each, and whether these are decoded, so that all launch parameters are met."""
     heads, bits = impl.num_kv_heads, bits_of(impl.tq_config)
     group = impl.num_heads // heads
-    window = getattr(getattr(impl, "_decode_need", None), "window", 1)
+    window = getattr(need_of(impl), "window", 1)
     for length in {1, window}:
         for requests in batches_to_compile(max_num_seqs, heads, impl.head_size, group * length, bits):
             yield requests, length, True

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm._vpatch.turboquant_decode_supported import WINDOWS, layers_of, supported
+from vllm._vpatch.turboquant_decode_supported import WINDOWS, layers_of, need_of, supported
 from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def draft_window(config: VllmConfig) -> int:
 
 def verifies(config: VllmConfig) -> bool:
     """Return whether steps that verify drafts are decode steps: if all TurboQuant layers can take them."""
-    needs = [layer.impl._decode_need for layer in layers_of(config)]
+    needs = [need_of(layer.impl) for layer in layers_of(config)]
     return bool(needs) and all(need is not None and need.window > 1 for need in needs)
 
 
@@ -57,7 +57,7 @@ def with_rows(
     tokens, requests = len(query), len(batch.seq_lens)
     if tokens == requests:
         return batch
-    need: Any = getattr(impl, "_decode_need", None)  # of the part `buffers`
+    need: Any = need_of(impl)
     window = need.window if need is not None and tokens == requests * need.window else 0
     if window and _takes(impl, query, kv_cache, batch, window):
         return batch

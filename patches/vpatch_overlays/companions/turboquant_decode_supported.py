@@ -39,6 +39,15 @@ def layers_of(config: VllmConfig) -> Iterator[Any]:
             yield layer
 
 
+def need_of(impl: Any) -> Any:
+    """Return what a layer needs of decode's buffers, or None if vLLM's kernel attends to it.
+
+    None, too, without the overlay's part `buffers`, and for a subclass of TurboQuant's attention that has a format of
+    its own, and so another `__init__`: UltraQuant's.
+    """
+    return getattr(impl, "_decode_need", None)
+
+
 def bits_of(config: TurboQuantConfig) -> tuple[int, int]:
     """Return the bits of a key's and of a value's code; 8 is fp8."""
     return 8 if config.key_fp8 else config.key_mse_bits, config.effective_value_quant_bits

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
-    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadata
+    from vllm.v1.attention.backends.turboquant_attn import (
+        TurboQuantAttentionImpl,
+        TurboQuantMetadata,
+        TurboQuantMetadataBuilder,
+    )
 
     Result: TypeAlias = tuple[torch.Tensor, torch.Tensor]
     """Attention's output, (tokens, heads, head size), and its log-sum-exp, (heads, tokens), in float32."""
@@ -23,6 +27,17 @@ def in_tiles() -> bool:
     from vllm.v1.attention.backends import turboquant_attn
 
     return bool(turboquant_attn._HAS_FLASH_ATTN and current_platform.is_cuda())
+
+
+def all_in_tiles(builder: TurboQuantMetadataBuilder) -> bool:
+    """Return whether no layer of a metadata builder needs vLLM's workspace to go on with a prompt.
+
+    UltraQuant's attention inherits from TurboQuant's, and goes on in its own way. Tests of a builder have no layers.
+    """
+    compilation = getattr(builder.vllm_config, "compilation_config", None)
+    layers = getattr(compilation, "static_forward_context", {})
+    impls = [layers[name].impl for name in builder.layer_names if name in layers]
+    return in_tiles() and all(hasattr(impl, "_limits") for impl in impls)
 
 
 def continue_in_tiles(
@@ -199,6 +214,8 @@ def rehearse(
     vLLM sizes the KV cache by the allocations of a forward pass without a cache. Attention is skipped in that pass, so
     vLLM would count neither a continuation's allocations nor decode's part of the shared workspace.
 
+    Nothing is run for a layer of another format, UltraQuant's, which inherits `forward`.
+
     Args:
         impl: the layer's attention.
         layer: the layer.
@@ -208,6 +225,10 @@ def rehearse(
     """
     import torch
     from vllm.v1.attention.backends.turboquant_attn import _CONTINUATION_DECODE_THRESHOLD, TurboQuantMetadata
+
+    limits: Limits | None = getattr(impl, "_limits", None)
+    if limits is None:
+        return
 
     def metadata(requests: int, length: int, context: int) -> TurboQuantMetadata:
         """Describe requests that each continue by `length` tokens to `context` tokens, all stored in the one block."""
@@ -219,7 +240,7 @@ def rehearse(
             query_start_loc=torch.arange(requests + 1, dtype=torch.int32, device=query.device) * length,
             num_actual_tokens=requests * length,
             max_query_len=length,
-            max_seq_len=max(context, impl._limits.max_model_len),  # some releases keep a tensor of this length
+            max_seq_len=max(context, limits.max_model_len),  # some releases keep a tensor of this length
             is_prefill=length > 1,
         )
 
@@ -232,10 +253,10 @@ def rehearse(
     cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
 
     mixed = torch.empty_like(queries)  # batches with decodes hold one more tensor of this size
-    cached = min(2 * TILE, impl._limits.max_model_len)  # with a third tile the first result is gone
+    cached = min(2 * TILE, limits.max_model_len)  # with a third tile the first result is gone
     # Continuations of few tokens use another kernel, which takes more memory for each.
     for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
         impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
     del mixed
-    requests = min(tokens, impl._limits.max_num_seqs)
+    requests = min(tokens, limits.max_num_seqs)
     impl._decode_attention(queries[:requests], cache, metadata(requests, 1, 1), *fixed, layer)
