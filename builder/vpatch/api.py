@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vpatch.core.catalogue import Selection, discover, has_mark, loadable
 from vpatch.core.engine import Engine, Read
-from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
+from vpatch.tree.unified import unified
+from vpatch.tree.upgrade import Upgrade, marks, upgrade_of
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class Result:
         notes: remarks that change no outcome.
         fitting: if some overlays do not fit, the ids of those that could be applied without them.
         obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
+        upgradable: of `status` and `diff`, overlays that another version of their package applied, and that `apply`
+            replaces by this one.
         opt_in: of `status` without `overlays`, the ids of other opt-in overlays that could be applied.
         not_installed: overlays that are applied, by another vpatch or before their package was removed, and that no
             package here has: by id, their files. Of `revert`, those that it removed. `apply` and `diff` do not look.
@@ -65,6 +69,7 @@ class Result:
     notes: tuple[str, ...] = ()
     fitting: tuple[str, ...] = ()
     obstacle: Problem | None = None
+    upgradable: tuple[str, ...] = field(default=(), kw_only=True)
     opt_in: tuple[str, ...] = field(default=(), kw_only=True)
     not_installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
 
@@ -77,25 +82,27 @@ class Changed(Result):
         changed: the files written, added or removed, relative to `tree`.
         added: those of them that did not exist before.
         removed: those of them that no longer exist.
-        affected: ids of the overlays that the run applied or reverted.
+        affected: ids of the overlays that the run applied, upgraded or reverted.
+        upgraded: those of them of which the run replaced another version.
     """
 
     changed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     affected: tuple[str, ...] = ()
+    upgraded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Diff(Result):
-    """What `apply` would do; `files` has, by path, the bytes before (None: no such file) and after."""
+    """What `apply` would do; `files` has, by path, the bytes before and after (None: no such file)."""
 
-    files: Mapping[str, tuple[bytes | None, bytes]] = field(default_factory=dict)
+    files: Mapping[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:
         """The unified diff, as lines without newline; bytes that are not UTF-8 are surrogate escapes."""
-        return [line for file, (old, new) in self.files.items() for line in _diff(file, old, new)]
+        return [line for file, (old, new) in self.files.items() for line in unified(file, old, new)]
 
 
 class Refused(Failure):
@@ -126,14 +133,18 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     others = [item for item in installed if item not in chosen] if selection.only is None else []
     engine = Engine([*chosen, *others])
     verdicts = engine.status(seen.read, chosen)
+    upgrade = _upgrade(found, installed, chosen, verdicts)
+    verdicts = upgrade.changeset.before if upgrade else verdicts
     problems = [problem for verdict in verdicts for problem in verdict.problems]
+    problems += upgrade.problems if upgrade else []
     problems += inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
     gone = _not_installed(found, installed)
-    return Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
+    done = Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
+    return replace(done, upgradable=upgrade.overlays if upgrade else ())
 
 
 def _pending(engine: Engine, read: Read, item: Catalogued) -> bool:
@@ -154,16 +165,20 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     found = _tree(tree)
     seen = Reads(found)
     selection = Selection.of(overlays, also)
-    chosen = selection.in_tree(discover(), seen.read)
+    installed = discover()
+    chosen = selection.in_tree(installed, seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
-    files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
+    upgrade = _upgrade(found, installed, chosen, changeset.before)
+    changeset = upgrade.changeset if upgrade else changeset
+    wanted = {**open_tree(found).originals, **changeset.files} if upgrade else changeset.files
+    files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
-    notes = _notes(chosen, changeset.before)
+    notes = notes_of(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
-    return _checked(Diff(*about, files))
+    return _checked(Diff(*about, files, upgradable=upgrade.overlays if upgrade else ()))
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -184,13 +199,14 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
-    notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
+    notes = (*notes_of(chosen, changeset.after), *_edited(writes, writable.tree))
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
-    affected = tuple(after.id for before, after in states if before.state is not after.state)
+    affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
     about = (root, writable.tree.version, changeset.after, problems, notes)
     fitting = engine.fitting(writable.tree.read, changeset.before)
-    return _checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
+    done = Changed(*about, fitting, changed=changed, added=added, affected=tuple(sorted(affected)))
+    return _checked(replace(done, upgraded=writes.upgraded))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -253,6 +269,7 @@ def verify(
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
     problems = list(seen.problems)
+    problems += upgrade.problems if (upgrade := _upgrade(found, installed, chosen, seen.verdicts)) else []
     remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
     problems += [Problem("cannot verify", str(found.root), f"{name} is applied, and {remedy}") for name in asked]
     with suppress(Failure):  # `check` has reported an unreadable provenance
@@ -285,10 +302,19 @@ def _tree(tree: TreeLike) -> Tree:
 def _not_installed(tree: Tree, installed: Sequence[Catalogued]) -> Mapping[str, tuple[str, ...]]:
     """Return the overlays that are applied and not installed; none if what vpatch keeps of the tree is unreadable."""
     try:
-        applied = changing.marks(open_tree(tree))
+        applied = marks(open_tree(tree))
     except Failure:  # `verify` and `revert` report it
         return {}
     return {name: files for name, files in applied.items() if name not in {item.id for item in installed}}
+
+
+def _upgrade(
+    tree: Tree, installed: Sequence[Catalogued], chosen: Sequence[Catalogued], verdicts: Sequence[Verdict]
+) -> Upgrade | None:
+    try:
+        return upgrade_of(open_tree(tree), Engine(installed), chosen, verdicts)
+    except Failure:  # `verify` reports it, and `apply` if it matters
+        return None
 
 
 def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
@@ -308,19 +334,6 @@ def inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path
             yield Problem("not applicable", str(root), f"{verdict.id}: {verdict.because}")
 
 
-def _notes(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Collect what users must know of the shapes that are applied, or about to be."""
-    parts = {(item.id, part.name): part for item in overlays for part in item.overlay.parts}
-    found = (
-        f"{verdict.id}: {shape.note}"
-        for verdict in verdicts
-        for part in verdict.parts
-        for shape in parts[verdict.id, part.name].shapes
-        if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
-    )
-    return tuple(dict.fromkeys(found))
-
-
 def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
     """Yield a note on each file in which a user's edit stays."""
     stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
@@ -332,19 +345,3 @@ def _checked(result: R) -> R:
     if result.problems:
         raise Refused(result)
     return result
-
-
-def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
-    import difflib
-
-    source = f"a/{file}" if old is not None else "/dev/null"
-    found: list[str] = []
-    for line in difflib.unified_diff(_lines(old or b""), _lines(new), source, f"b/{file}"):
-        found += [line[:-1]] if line.endswith("\n") else [line, "\\ No newline at end of file"]
-    return found
-
-
-def _lines(data: bytes) -> list[str]:
-    """Split where `patch` does, and in a way that gives the same bytes back."""
-    *lines, last = data.decode("utf-8", "surrogateescape").split("\n")
-    return [f"{line}\n" for line in lines] + ([last] if last else [])

@@ -148,7 +148,10 @@ def test_marks_of_another_version_are_drift(source: str, message: str) -> None:
 
     assert found.state is State.DRIFTED
     assert message in found.because
-    assert "undo the edit; if another version made it, run `vpatch revert`, then `vpatch apply`" in found.because
+    assert (
+        "undo the edit; if another version made it, run `vpatch apply`, and if that refuses, `vpatch revert` before"
+        in found.because
+    )
 
 
 def test_a_deletion_without_marks_proves_nothing() -> None:

@@ -54,6 +54,6 @@ def test_each_token_attends_to_its_own_context(seen: Comparison, name: str) -> N
     first = [[length for row in decodes for length in attends_to(row, believed=False)]] if decodes else []
 
     assert seen.patched[name] == {"lengths": [*first, *(attends_to(row, believed=False) for row in others)]}
-    wrong = [] if any(not row.cached for row in rows) else None  # beside a new prompt stock leaves out the cache
-    stale = [*first, *(attends_to(row, believed=True) if wrong is None else [] for row in others)]
+    beside_new = any(not row.cached for row in rows)  # where stock leaves out the cache
+    stale = [*first, *([] if beside_new else attends_to(row, believed=True) for row in others)]
     assert seen.stock[name] == {"lengths": stale}

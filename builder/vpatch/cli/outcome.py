@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vpatch import api
 from vpatch.cli.target import Target
 from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
@@ -15,6 +17,9 @@ def of_status(found: api.Result, target: Target) -> str:
     """Return the outcome of `status`."""
     if misfits := _misfits(found):
         return f"{do_not_fit(misfits, _THIS)}.{_rest(target, found)}"
+    if found.upgradable:
+        ready = f"{counted(len(found.upgradable), 'overlay')} of another version of vpatch"
+        return f"{ready}: {target.again('apply')} upgrades {'it' if len(found.upgradable) == 1 else 'them'}."
     if pending := _ids(found, State.PENDING):
         if found.obstacle:
             return f"Cannot apply {counted(len(pending), 'overlay')}: {found.obstacle.what}."
@@ -40,8 +45,8 @@ def of_diff(found: api.Diff, target: Target) -> str:
     if not found.files:
         return _nothing(found)
     added = [file for file, (old, _) in found.files.items() if old is None]
-    pending = _ids(found, State.PENDING)
-    would = f"Would apply {counted(len(pending), 'overlay')}: {_counts(len(found.files), len(added))}"
+    new = _ids(found, State.PENDING)
+    would = f"Would {_verbs('apply', new, 'upgrade', found.upgradable)}: {_counts(len(found.files), len(added))}"
     return f"{would}. Nothing is written yet: {target.again('apply')}."
 
 
@@ -56,8 +61,9 @@ def of_apply(done: api.Changed, target: Target) -> str:
         what = f"Repaired {counted(len(sources), 'file')}" if sources else "Updated RECORD"
         applied = f"{what}: {counted_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
         return f"{applied} {_RESTART}" if sources else applied
-    overlays, files = counted(len(done.affected), "overlay"), _counts(len(sources), len(done.added))
-    return f"Applied {overlays}: {files}. {_RESTART} Undo with {target.command('revert')}."
+    new = [name for name in done.affected if name not in done.upgraded]
+    did = _verbs("applied", new, "upgraded", done.upgraded).capitalize()
+    return f"{did}: {_counts(len(sources), len(done.added))}. {_RESTART} Undo with {target.command('revert')}."
 
 
 def of_revert(done: api.Changed, target: Target) -> str:
@@ -93,12 +99,22 @@ def not_installed(found: api.Result, target: Target) -> list[str]:
 def files(found: api.Result) -> list[str]:
     """Return a line for each file that a run changed, or would change."""
     if isinstance(found, api.Diff):
-        return [f"would {'add' if old is None else 'change'}: {file}" for file, (old, _) in found.files.items()]
+        return [f"would {_verb(*change)}: {file}" for file, change in found.files.items()]
     if not isinstance(found, api.Changed):
         return []
     special = dict.fromkeys(found.added, "added") | dict.fromkeys(found.removed, "removed")
     usual = "changed" if found.overlays else "restored"
     return [f"{special.get(file, usual)}: {file}" for file in found.changed]
+
+
+def _verb(old: bytes | None, new: bytes | None) -> str:
+    return "add" if old is None else "change" if new is not None else "remove"
+
+
+def _verbs(apply: str, new: Sequence[str], upgrade: str, upgraded: Sequence[str]) -> str:
+    """Return what is done with which overlays, as in "apply 1 overlay and upgrade 2 overlays"."""
+    pairs = ((apply, new), (upgrade, upgraded))
+    return " and ".join(f"{verb} {counted(len(ids), 'overlay')}" for verb, ids in pairs if ids)
 
 
 def _is_source(file: str) -> bool:
@@ -111,7 +127,8 @@ def _ids(found: api.Result, *states: State) -> list[str]:
 
 
 def _misfits(found: api.Result) -> list[str]:
-    return _ids(found, *MISFITS)
+    """Return the overlays that do not fit; those that `apply` upgrades are none of them."""
+    return [verdict.id for verdict in found.overlays if verdict.state in MISFITS and verdict.problems]
 
 
 def _rest(target: Target, found: api.Result) -> str:

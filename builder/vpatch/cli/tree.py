@@ -76,8 +76,8 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
         return _report("apply", target, done, said)
     would = _found(lambda: api.diff(tree, selection.only, selection.also))
     said = outcome.of_diff(would, target)
-    pending = any(verdict.state is State.PENDING for verdict in would.overlays)
-    return _report("apply", target, would, said, failed=check and pending)
+    pending = would.upgradable or any(verdict.state is State.PENDING for verdict in would.overlays)
+    return _report("apply", target, would, said, failed=check and bool(pending))
 
 
 @click.command("revert", epilog=examples("revert", "revert --overlay turboquant-tiles .venv"))
@@ -140,6 +140,9 @@ def _report(
     extra: dict[str, Any] = {}
     if isinstance(found, api.Changed):
         changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
+        extra |= {"upgraded": list(found.upgraded)} if command == "apply" else {}
+    elif command != "verify":
+        extra["upgradable"] = list(found.upgradable)
     if command != "apply":
         gone = found.not_installed.items()
         extra["not_installed"] = [{"id": name, "files": list(files)} for name, files in gone]

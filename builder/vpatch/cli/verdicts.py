@@ -73,6 +73,8 @@ def remark(verdict: Verdict) -> str:
     """Return what the state does not say, in a few words; "" if it says everything."""
     mine = [part for part in verdict.parts if part.state is verdict.state]
     match verdict.state:
+        case state if state in MISFITS and not verdict.problems:  # another version wrote it
+            return mine[0].because
         case state if state in MISFITS:
             files = {problem.where for problem in verdict.problems}
             where = next(iter(files)) if len(files) == 1 else counted(len(files), "file")

@@ -106,7 +106,8 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
             others = ", ".join(str(line) for line in lines if line not in ours)
             cause = (
                 f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
-                "if you edited it, undo the edit; if another version made it, run `vpatch revert`, then `vpatch apply`"
+                "if you edited it, undo the edit; if another version made it, run `vpatch apply`, and if that refuses, "
+                "`vpatch revert` before"
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)

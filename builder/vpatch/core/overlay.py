@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from vpatch.core.verdict import State
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from importlib.metadata import EntryPoint
 
-    from vpatch.core.verdict import Answer, Finding
+    from vpatch.core.verdict import Answer, Finding, Verdict
     from vpatch.core.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
@@ -250,3 +252,16 @@ class Catalogued:
         """The distribution that ships the overlay, with its version."""
         dist = self.point.dist if self.point else None
         return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
+
+
+def notes_of(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Collect what users must know of the shapes that are applied, or about to be."""
+    parts = {(item.id, part.name): part for item in overlays for part in item.overlay.parts}
+    found = (
+        f"{verdict.id}: {shape.note}"
+        for verdict in verdicts
+        for part in verdict.parts
+        for shape in parts[verdict.id, part.name].shapes
+        if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
+    )
+    return tuple(dict.fromkeys(found))

@@ -22,6 +22,7 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
+from vpatch.tree.upgrade import marks, pristine, upgrade_of
 
 _NOTHING = Changeset((), (), {}, ())
 
@@ -87,12 +88,14 @@ class Writes:
         edited: the files in which a user's edits stay.
         work: whether there is anything to do at all.
         carry_out: does it.
+        upgraded: the ids of overlays of which it replaces another version.
     """
 
     changed: tuple[str, ...] = ()
     edited: tuple[str, ...] = ()
     work: bool = False
     carry_out: Callable[[], None] = lambda: None
+    upgraded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,14 +159,18 @@ def apply(
     """Apply overlays to a tree; return the changeset and what was written.
 
     `engine` is one that has these overlays, to share what it has parsed; `installed` are all that may be in the tree,
-    by default only these. The plan is made before any lock is taken, so that a tree on which everything is applied may
-    be read-only.
+    by default only these. What another version of them wrote is upgraded, see `upgrade_of`. The plan is made before any
+    lock is taken, so that a tree on which everything is applied may be read-only.
     """
     engine = engine or Engine(overlays)
     known = Engine(overlays if installed is None else installed)
 
     def plan(seen: Snapshot) -> WritePlan:
-        return prepare(seen, engine.plan(seen.read, overlays), keep=True, made=_made(seen, known))
+        changeset = engine.plan(seen.read, overlays)
+        if (upgrade := upgrade_of(seen, known, overlays, changeset.before)) is None:
+            return prepare(seen, changeset, keep=True, made=_made(seen, known))
+        done = prepare(seen, upgrade.changeset, keep=False, made={})
+        return replace(done, writes=replace(done.writes, upgraded=upgrade.overlays))
 
     done = plan(tree.snapshot())
     if done.work:
@@ -232,20 +239,6 @@ def unknown_marks(
     return found
 
 
-def marks(seen: Snapshot) -> Mapping[str, tuple[str, ...]]:
-    """Return the ids of the overlays whose marks are in files that vpatch changed, each with these files, sorted."""
-    found: dict[str, list[str]] = {}
-    for file in sorted(seen.originals):
-        for name in dict.fromkeys(marks_in(seen.read(file) or b"")):
-            found.setdefault(name, []).append(file)
-    return {name: tuple(files) for name, files in found.items()}
-
-
-def _pristine(seen: Snapshot, file: str) -> bytes | None:
-    originals = seen.originals
-    return originals[file] if file in originals else seen.read(file)
-
-
 def _made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
     """Compute what the overlays in a tree make of its pristine bytes, where a file is not recognized.
 
@@ -255,7 +248,7 @@ def _made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
     if not seen.unrecognized:
         return {}
     here = marks(seen).keys()
-    return engine.plan(partial(_pristine, seen), [item for item in engine.overlays if item.id in here]).files
+    return engine.plan(partial(pristine, seen), [item for item in engine.overlays if item.id in here]).files
 
 
 def _without(
@@ -284,7 +277,7 @@ def _without(
     if problems:
         raise Failure(*problems)
     stay = [item for item in installed if item.id in applied.difference(going)]
-    changeset = engine.plan(partial(_pristine, seen), stay)
+    changeset = engine.plan(partial(pristine, seen), stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
     untouched = [file for file in seen.unrecognized if file in made and made[file] == changeset.files.get(file)]

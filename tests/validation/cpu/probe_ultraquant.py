@@ -5,13 +5,14 @@ Run by `environment.probe`. Its kernels are left out: what they are told to atte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from tests.validation.cpu.probe_mtp import BLOCK, BLOCKS, FOUR_BIT, HEAD_SIZE, HEADS, STEPS, Row, configured
-from tests.validation.cpu.probe_speculation import NGRAM
+from tests.validation.cpu.probe_mtp import BLOCK, BLOCKS, HEAD_SIZE, HEADS, STEPS, Row, configured
+from tests.validation.cpu.probe_speculation import FOUR_BIT, NGRAM
 from tests.validation.cpu.probe_workspace import attention, batch_of, size, workspace
 from tests.validation.cpu.probing import attempt, logged, report
 
@@ -145,7 +146,7 @@ def main(_home: str, folder: str) -> dict[str, Any]:
 
     CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
     turboquant_attn._HAS_FLASH_ATTN = True  # it is compiled, and called nowhere here
-    cases = {
+    cases: dict[str, Callable[..., None]] = {
         "profiled": profiled,
         "reserved": partial(reserved, ultraquant=True),
         "drafted": drafted,

@@ -1,0 +1,246 @@
+"""Overlays that another version of their package applied: `apply` upgrades them at once, or changes nothing.
+
+Two versions of a package are simulated. They differ in what they insert, in their companions and in their files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import vpatch
+from vpatch import AddFile, InsertAfter, Overlay, Part, ReplaceExpr, Shape, api
+from vpatch.core.overlay import Catalogued, Edit
+from vpatch.core.verdict import State
+from vpatch.tree.apply import apply, revert
+from vpatch.tree.locate import Tree
+from vpatch.tree.write_plan import SitePackages
+
+from tests.conftest import Program, contents_of, unchanged, untouched
+from tests.tiers import deep
+from tests.tree.conftest import git, in_a_child, in_memory, row
+from tests.tree.steps import Step, at_each_step
+
+ONE, TWO, THREE = (f"vllm/{name}.py" for name in ("one", "two", "three"))
+COMPANION, GONE = "vllm/_vpatch/demo.py", "vllm/_vpatch/gone.py"
+INFO = "vllm-1.dist-info"
+FILES = {
+    "vllm/__init__.py": b"",
+    "vllm/engine/__init__.py": b"",
+    **{file: f"x = 1\nw = {n}\n".encode() for n, file in enumerate((ONE, TWO, THREE))},
+    f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: vllm\nVersion: 1\n",
+}
+
+
+def made(name: str, *edits: Edit) -> Catalogued:
+    return Catalogued(name, Overlay("What.", (Part("part", (Shape("shape", edits),)),)), "Why.")
+
+
+def inserted(file: str, code: str) -> InsertAfter:
+    return InsertAfter(file, "", anchor="x = 1", new=code)
+
+
+OTHER = made("other", ReplaceExpr(ONE, "", old="0", new="10"))
+NEW = made("demo", inserted(ONE, "y = 3"), inserted(THREE, "z = 3"), AddFile(COMPANION, "new = 1\n"))
+OLD = {
+    "other code": made("demo", inserted(ONE, "y = 2"), inserted(THREE, "z = 3"), AddFile(COMPANION, "new = 1\n")),
+    "another companion": made("demo", *NEW.overlay.parts[0].shapes[0].edits[:2], AddFile(COMPANION, "old = 1\n")),
+    "another file": made("demo", *NEW.overlay.parts[0].shapes[0].edits, inserted(TWO, "v = 3")),
+    "one companion more": made("demo", *NEW.overlay.parts[0].shapes[0].edits, AddFile(GONE, "old = 1\n")),
+    "everything": made("demo", inserted(ONE, "y = 2"), inserted(TWO, "v = 2"), AddFile(GONE, "old = 1\n")),
+}
+VERSIONS = pytest.mark.parametrize("old", OLD)
+
+
+def make(root: Path) -> SitePackages:
+    for name, content in {**FILES, f"{INFO}/RECORD": b""}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    rows = [*(row(*item) for item in FILES.items()), f"{INFO}/RECORD,,", ""]
+    (root / INFO / "RECORD").write_text("\n".join(rows))
+    return SitePackages(Tree(root, INFO, "1"))
+
+
+@pytest.fixture
+def store(public: Path) -> SitePackages:
+    return make(public / "site-packages")
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make these the installed overlays."""
+    return lambda *items: monkeypatch.setattr(api, "discover", lambda: tuple(sorted(items, key=lambda one: one.id)))
+
+
+def fresh(folder: Path, *items: Catalogued) -> dict[str, bytes | None]:
+    """Return what a tree looks like to which these were applied at once, as a tree in memory."""
+    store = make(folder / "fresh")
+    apply(store, items)
+    return dict(contents_of(store.tree.root))
+
+
+@VERSIONS
+def test_apply_upgrades(store: SitePackages, public: Path, old: str) -> None:
+    before = contents_of(store.tree.root)
+    apply(store, [OLD[old], OTHER])
+
+    changeset, writes = apply(store, [NEW, OTHER])
+
+    assert {verdict.state for verdict in changeset.after} == {State.APPLIED}
+    assert writes.upgraded == ("demo",)
+    assert contents_of(store.tree.root) == fresh(public, NEW, OTHER)
+    with untouched(store.tree.root):
+        assert not apply(store, [NEW, OTHER])[1].work
+    revert(store, [NEW, OTHER], None)
+    assert contents_of(store.tree.root) == before
+
+
+@VERSIONS
+def test_what_is_applied_besides_stays(store: SitePackages, public: Path, old: str) -> None:
+    """Without being asked for: it is computed anew, too."""
+    apply(store, [OLD[old], OTHER])
+
+    apply(store, [NEW], installed=[NEW, OTHER])
+
+    assert contents_of(store.tree.root) == fresh(public, NEW, OTHER)
+
+
+@pytest.mark.parametrize("file", [ONE, THREE, COMPANION])
+@pytest.mark.parametrize("old", [name for name in OLD if name != "everything"])
+def test_an_edit_of_somebody_else_stays(store: SitePackages, old: str, file: str) -> None:
+    """Then there is no upgrade, since it could lose the edit."""
+    apply(store, [OLD[old]])
+    path = store.tree.root / file
+    path.write_bytes(path.read_bytes() + b"mine = 1\n")
+    edited = path.read_bytes()
+
+    changeset, writes = apply(store, [NEW])
+
+    assert path.read_bytes() == edited
+    assert writes.upgraded == ()
+    assert not (changeset.problems and writes.changed)
+
+
+def test_an_overlay_of_an_unknown_package_is_not_lost(store: SitePackages) -> None:
+    apply(store, [OLD["other code"], OTHER])
+
+    with unchanged(store.tree.root):
+        changeset, _ = apply(store, [NEW])
+
+    assert changeset.problems
+
+
+def test_all_or_nothing(store: SitePackages) -> None:
+    """The new version does not fit this vLLM."""
+    apply(store, [OLD["other code"], OTHER])
+    misfit = made("demo", inserted(ONE, "y = 3"), InsertAfter(TWO, "", anchor="nowhere()", new="y = 3"))
+
+    with unchanged(store.tree.root):
+        changeset, _ = apply(store, [misfit, OTHER])
+
+    assert changeset.problems
+
+
+def killed_at(number: int) -> Callable[[Step], None]:
+    def fault(step: Step) -> None:
+        if step.number == number:
+            if step.name == "write":
+                step.write_half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
+
+
+@pytest.mark.parametrize("old", ["everything", *(deep(one) for one in OLD if one != "everything")])
+def test_a_kill_at_any_step(tmp_path: Path, old: str) -> None:
+    """No file is ever the stock one, or part of one; the next run completes the upgrade."""
+    with in_memory() as folder:
+        wanted, number, signals = fresh(folder, NEW, OTHER), 0, [int(signal.SIGKILL)]
+        while signals[-1]:
+            number += 1
+            store = make(folder / str(number))
+            apply(store, [OLD[old], OTHER])
+            whole = {file: {content, wanted.get(file)} for file, content in contents_of(store.tree.root).items()}
+
+            def run(store: SitePackages = store, number: int = number) -> None:
+                with at_each_step(killed_at(number)):
+                    apply(store, [NEW, OTHER])
+
+            signals.append(in_a_child(run))
+            for file in (ONE, TWO, THREE, COMPANION):
+                path = store.tree.root / file
+                assert (path.read_bytes() if path.exists() else None) in whole.get(file, {None, wanted.get(file)})
+            apply(store, [NEW, OTHER])
+            assert contents_of(store.tree.root) == wanted
+    assert number > 20
+    assert signals[-1] == 0
+
+
+@VERSIONS
+def test_the_verbs_tell_of_it(store: SitePackages, install: Callable[..., None], old: str) -> None:
+    tree = store.tree
+    install(OLD[old], OTHER)
+    vpatch.apply(tree)
+    install(NEW, OTHER)
+
+    found = vpatch.status(tree)
+    ahead = vpatch.diff(tree)
+    assert found.upgradable == ahead.upgradable == ("demo",)
+    assert [problem.what for problem in found.problems] == ["outdated"]
+    with pytest.raises(vpatch.Failure, match="vpatch apply"):
+        vpatch.verify(tree)
+
+    done = vpatch.apply(tree)
+    assert done.upgraded == done.affected == ("demo",)
+    for file, (_, now) in ahead.files.items():
+        assert (tree.read(file)) == now
+    assert {*ahead.files} == {*done.changed} - {f"{INFO}/RECORD"}
+    assert vpatch.status(tree).upgradable == ()
+    vpatch.verify(tree)
+
+
+@VERSIONS
+def test_the_screens(store: SitePackages, install: Callable[..., None], vpatch: Program, old: str) -> None:
+    root, file = store.tree.root, "1 overlay of another version of vpatch: `vpatch apply"
+    install(OLD[old])
+    vpatch("apply", root)
+    install(NEW, OTHER)
+
+    status, ahead = vpatch("status", root), vpatch("apply", "--dry-run", root)
+    assert (status.code, vpatch("apply", "--check", root).code, ahead.code) == (1, 1, 0)
+    assert f"{file} {root}` upgrades it." in status.err
+    assert "outdated: demo: another version of vpatch or of its package applied it" in status.err
+    assert "To apply the others" not in status.err
+    assert "Would apply 1 overlay and upgrade 1 overlay: " in ahead.err
+    assert vpatch("status", "--json", root).json["upgradable"] == ["demo"]
+
+    done = vpatch("apply", root)
+    assert (done.code, "Applied 1 overlay and upgraded 1 overlay: " in done.err) == (0, True)
+    assert "Nothing to do: 2 overlays are applied." in vpatch("apply", root).err
+
+
+def test_a_checkout(public: Path) -> None:
+    pytest.importorskip("git")
+    from vpatch.tree.checkout import Checkout
+
+    root = public / "clone"
+    for name, content in FILES.items():
+        if name.startswith("vllm/"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+    git(root, "init", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "vLLM")
+    checkout = Checkout.at(Tree(root, None, "1"))
+    apply(checkout, [OLD["everything"], OTHER])
+
+    _, writes = apply(checkout, [NEW, OTHER])
+
+    assert writes.upgraded == ("demo",)
+    assert {path.name for path in (root / "vllm/_vpatch").iterdir()} == {"demo.py"}
+    assert (root / TWO).read_bytes() == FILES[TWO]
+    revert(checkout, [NEW, OTHER], None)
+    assert git(root, "status", "--porcelain") == ""
