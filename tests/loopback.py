@@ -67,6 +67,7 @@ class IndexServer:
 
     def __init__(self) -> None:
         self.url = ""
+        self.custom: tuple[str, bytes] | None = None  # the page, as a type and bytes
         self.page = "html"  # or json, garbage, picture, broken, 404, 403, 500
         self.ranges = "yes"  # or ignored, a status code that refuses ranges, or one of the faults in `serve_file`
         self.failures = 0  # how many times to answer `busy` before the first success
@@ -156,6 +157,10 @@ class Handler(BaseHTTPRequestHandler):
             "other": ("application/vnd.pypi.simple.v1+json", '{"files": 3}'),
             "newer": ("text/html", '<meta name="pypi:repository-version" content="2.0">'),
         }.get(index.page, ("text/plain", ""))
+        if index.custom:
+            kind, content = index.custom
+            self.answer(200, content, {"Content-Type": kind})
+            return
         self.answer(int(index.page) if index.page.isdecimal() else 200, body.encode(), {"Content-Type": kind})
 
     def serve_file(self, data: bytes) -> None:

@@ -54,7 +54,6 @@ EXTRAS = {
     "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
-    "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},
     "oras": {"image.registry"},
@@ -185,7 +184,7 @@ def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
 
 def test_an_extra_is_declared() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
+    names = {"gitpython": "git", "pyelftools": "elftools"}
     declared = " ".join(
         names.get(re.split("[>=]", one)[0], one)
         for name in ("fetch", "git", "image", "matrix", "plan")

@@ -1,4 +1,4 @@
-"""Text broken into lines that fit a terminal."""
+"""Text for people: broken into lines that fit a terminal, and without characters that control one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ _WORD = r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+"  # of a shell
 _PIECE = re.compile(rf"--?[\w-]+ (?!-){_WORD}|{_WORD}")  # an option with its value, or another word
 _SPACE, _BREAK = "\0", "\1"  # in place of a space, and of a line break, that `textwrap` does not see
 _ESCAPED = {ord(_SPACE): "\\x00", ord(_BREAK): "\\x01"}
+
+
+def printable(text: str) -> str:
+    r"""Return `text` on one line, with characters that control or deceive a terminal escaped: `\x1b`, `\n`, `\u202e`.
+
+    Labels, file names and code of an image or a wheel may hold any. This is the only place that escapes them: for what
+    `cli.output` prints, and for the page of the matrix.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def wrapped(text: str, width: int | None, indent: str = "", hanging: str = "") -> list[str]:

@@ -61,7 +61,7 @@ def test_makes_nothing(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_needs_no_extra(cache: Cache) -> None:
     code = """
 import sys
-for name in ("requests", "urllib3", "pypi_simple", "git", "jinja2"):
+for name in ("requests", "urllib3", "git", "jinja2"):
     sys.modules[name] = None
 sys.argv = ["vpatch", "cache"]
 from vpatch.cli import main

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import pytest
 from vpatch.cli import output
-from vpatch.cli.output import Report, printable, show, tell
+from vpatch.cli.output import Report, show, tell
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
+from vpatch.wrapping import printable
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.verdict import State
@@ -15,11 +17,16 @@ from vpatch.installation import how_to_add
 from vpatch.matrix import rendering
 from vpatch.matrix.rendering import on, page, pieces
 from vpatch.matrix.verdicts import Matrix
+from vpatch.wrapping import printable
 
 from tests.failures import problem_of
 from tests.matrix.pages import HOSTILE, html, saying, wide
 from tests.readme import README
 
+if TYPE_CHECKING:
+    from tests.conftest import Program
+
+CONTROLS = "\x1b[2J\x07\r\x9b1m\u202e\u2028\udcff"
 TEMPLATE = Path(rendering.__file__).with_name("page.html")
 
 
@@ -73,6 +80,25 @@ def test_it_asks_for_nothing_and_runs_nothing() -> None:
 
 def test_a_name_that_is_no_unicode_can_be_written() -> None:
     assert "caf\\udce9" in html(saying("caf\udce9")).encode().decode()
+
+
+@pytest.mark.parametrize("options", [("--markdown",), ("--json",), (), ("--baseline",)])
+def test_no_output_has_what_a_terminal_obeys(
+    vpatch: Program, tree: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """A folder's name and a revision that cannot be read, in the page and in each form of the result."""
+    evil = tmp_path / f"a{CONTROLS}b"
+    evil.symlink_to(tree)
+    (tmp_path / "old.json").write_text(json.dumps({"schema": 1, "command": "matrix", "rows": []}))
+    baseline = (tmp_path / "old.json",) if options == ("--baseline",) else ()
+    rows = ("--tree", evil, "--git", tmp_path / f"none{CONTROLS}", "--overlay", "turboquant-hybrid")
+    ran = vpatch("matrix", *rows, "--html", tmp_path / "page.html", *options, *baseline)
+
+    written = (tmp_path / "page.html").read_text()
+    for text in (written, ran.out, ran.err):
+        assert all(line.replace("\t", "").isprintable() for line in text.split("\n"))
+    assert printable(CONTROLS) in written
+    assert ("\\u001b" if options == ("--json",) else r"\x1b") in ran.out
 
 
 def test_the_time_is_in_utc() -> None:

@@ -81,7 +81,7 @@ def test_memory_for_graphs_is_estimated_too_high() -> None:
 @pytest.mark.parametrize(
     ("vllm", "caches", "told"),
     [
-        ("0.26.0", True, "(at least 4,096, the tokens of a block)"),
+        ("0.26.0", True, "(at least 4,112, the tokens of a block and of decodes)"),
         ("0.26.0", False, ""),
         ("0.27.0", True, ""),
     ],

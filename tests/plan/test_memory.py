@@ -12,7 +12,8 @@ from packaging.version import Version
 from vpatch.plan import GIB, Experts, Model
 from vpatch.plan.deployment import Deployment, defaults, gpu, in_second_runner
 from vpatch.plan.estimates import Item
-from vpatch.plan.memory import account, counts_graphs
+from vpatch.plan.memory import CONTEXT_GRANULE, TILE, account, counts_graphs
+from vpatch_overlays.companions import turboquant_tiles
 
 from benchmarks.calibrate import STARTS
 from tests.plan.examples import dense, hybrid, weights_of
@@ -33,6 +34,11 @@ def items(model: Model, card: str = "H100", vllm: str = "0.19.0", stage: int = -
     usual = {**defaults(model, Version(vllm), gpu(card)), "max_model_len": 2048}
     deployed = Deployment(vllm=Version(vllm), gpu=gpu(card), **{**usual, **said})
     return {item.name: item for item in account(model, weights_of(model), deployed)[stage].items}
+
+
+def test_the_tiles_are_those_of_the_overlay() -> None:
+    """The patcher imports no overlay, so what plan counts of this one is written twice."""
+    assert (turboquant_tiles.TILE, turboquant_tiles.BLOCK) == (TILE, CONTEXT_GRANULE)
 
 
 def test_activations_and_libraries_are_those_of_published_starts() -> None:

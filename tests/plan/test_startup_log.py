@@ -164,7 +164,7 @@ def test_the_command(vpatch: Program, log: Path) -> None:
 
 def test_a_log_through_a_pipe(vpatch: Program, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("--model", log.parent, "--gpu", "3090")
-    monkeypatch.setattr("sys.stdin", io.StringIO(LOG))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
 
     assert vpatch("plan", "--log", "-", *arguments).out == vpatch("plan", "--log", log, *arguments).out
 

@@ -73,7 +73,7 @@ def test_asks_the_users_indexes_in_order(
     assert [path.split("/")[1] for path, _ in index.asked] == asked
 
 
-def test_uses_the_librarys_index_where_nobody_names_one(settings: Path) -> None:
+def test_uses_the_public_index_where_nobody_names_one(settings: Path) -> None:
     assert read_settings().indexes[0] == pypi_simple.PYPI_SIMPLE_ENDPOINT
 
 

@@ -120,6 +120,13 @@ def test_gaps_between_files_are_not_kept_without_end(index: IndexServer, monkeyp
         assert "more than 1 MiB of it would be read" in str(problem_of(file.prefetch, [(0, 1 << 20)]))
 
 
+def test_a_record_of_more_lines_than_a_wheel_has_files(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    monkeypatch.setattr(LIMITS, "members", 12)
+
+    line = refusal(make_wheel(record=b"a,b,c\n" * 13))
+    assert line == "damaged wheel: vllm-1.0.dist-info/RECORD: it has more than 12 lines"
+
+
 @pytest.mark.parametrize("page", ["html", "json"])
 def test_an_index_page_that_is_too_large(index: IndexServer, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     index.page = page
@@ -161,5 +168,6 @@ def test_the_documents_name_every_limit() -> None:
 
     for limit in (LIMITS.wheel, LIMITS.directory, LIMITS.file, LIMITS.files, LIMITS.answer, LIMITS.rate):
         assert formatted(limit) in text
-    assert f"{LIMITS.members:,}" in text
+    assert f"64 MiB, and {LIMITS.listed:,} files" in text
+    assert f"{LIMITS.members:,} files, each in at most {LIMITS.folders} folders" in text
     assert f"{LIMITS.grace:g} s" in text

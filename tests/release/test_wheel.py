@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import random
 import stat
 import zipfile
+from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.release import wheel as module
+from vpatch.release.fetch import fetch
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members
 
 from tests.loopback import NAME, RECORD, IndexServer, make_wheel
 from tests.release.conftest import DATE, Refusal
+from tests.tiers import deep
 
 
 def damaged(wheel: bytes, old: bytes, new: bytes) -> bytes:
@@ -107,6 +111,61 @@ def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, name: str) 
     wheel = damaged(make_wheel({stand_in: b"evil\n"}), stand_in.encode(), name.encode())
 
     assert refusal(wheel) == f"unsafe name in wheel: {name!r}: it leads out of the tree"
+
+
+SNOWMAN = "\N{SNOWMAN}"
+DEEP = "more than 64 folders in each other, or 255 bytes of one"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a/" * 2000 + "x.py", f"unsafe name in wheel: {'a/' * 48}a...: {DEEP}"),
+        ("../" * 9000 + "x.py", f"unsafe name in wheel: {'../' * 32}....: {DEEP}"),
+        ("vllm/" + "n" * 300 + ".py", f"unsafe name in wheel: vllm/{'n' * 92}...: {DEEP}"),
+        ("vllm/" + SNOWMAN * 100 + ".py", f"unsafe name in wheel: vllm/{92 * SNOWMAN}...: {DEEP}"),
+        ("vllm/__init__.py/x.py", "cannot write: {tree}/vllm/__init__.py/x.py: file exists"),
+    ],
+    ids=["folders", "folders above", "long", "long in bytes", "file as folder"],
+)
+def test_refuses_a_name_that_no_tree_has(tmp_path: Path, refusal: Refusal, name: str, line: str) -> None:
+    assert refusal(make_wheel({name: b"evil\n"})) == line.format(tree=tmp_path / "new/tree")
+
+
+@pytest.mark.parametrize("seed", [*range(5), *(deep(seed) for seed in range(5, 100))])
+def test_names_at_random(index: IndexServer, tmp_path: Path, seed: int) -> None:
+    """Each wheel is fetched as RECORD has it, or refused in short lines, and nothing is written beside its tree."""
+    draw = random.Random(seed)  # noqa: S311 - for a test
+    parts = (
+        "a",
+        "..",
+        ".",
+        "",
+        "x.py",
+        "vllm",
+        "\n",
+        "\x1b[2J",
+        "\\",
+        ":",
+        "n" * 300,
+        "\u202e",
+        "con",
+        " ",
+        "~",
+        "vllm-1.0.dist-info",
+    )
+    names = ["/".join(draw.choices(parts, k=draw.choice((1, 2, 5, 70)))) + ".py" for _ in range(draw.randrange(1, 4))]
+    index.publish(NAME, make_wheel(dict.fromkeys(names, b"x = 1\n")))
+    try:
+        fetch("1.0", tmp_path / "tree")
+    except Failure as failure:
+        shown = list(map(str, failure.problems))
+    else:
+        shown = []
+        assert all((tmp_path / "tree" / name).read_bytes() == b"x = 1\n" for name in names)
+
+    assert all(len(line) < 1000 for line in shown)
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "tree"}
 
 
 def test_names_every_unsafe_member_at_once(index: IndexServer, refusal: Refusal) -> None:

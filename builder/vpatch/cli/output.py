@@ -17,7 +17,7 @@ from vpatch.cli import verdicts
 from vpatch.cli.verdicts import Line, Row
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Problem, cause
-from vpatch.wrapping import wrapped
+from vpatch.wrapping import printable, wrapped
 
 QUIET = "vpatch.quiet"  # the key of click's context for `--quiet`
 
@@ -135,16 +135,6 @@ def _fitted(line: str, width: int | None) -> list[str]:
     text = line.lstrip(" ")
     indent = " " * (len(line) - len(text))
     return wrapped(text, width, indent, f"{indent}  ")
-
-
-def printable(text: str) -> str:
-    r"""Return `text` on one line, with characters that control or deceive a terminal escaped: `\x1b`, `\n`, `\u202e`.
-
-    Labels, file names and code of an image or a wheel may hold any. This is the only place that escapes them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def tell(line: str, *, fg: str | None = None) -> None:

@@ -22,7 +22,19 @@ from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
 from vpatch.plan.commands import commands, compose
-from vpatch.plan.deployment import NEWEST, Deployment, Gpu, Preset, defaults, gpu, lengths, preset, presets
+from vpatch.plan.deployment import (
+    DRAFTS,
+    MOST,
+    NEWEST,
+    Deployment,
+    Gpu,
+    Preset,
+    defaults,
+    gpu,
+    lengths,
+    preset,
+    presets,
+)
 from vpatch.plan.here import gpu_here
 from vpatch.plan.lookup import load
 from vpatch.plan.planner import FITTING, CannotKnow, Plan, Verdict, plan
@@ -30,7 +42,7 @@ from vpatch.plan.rendering import as_object, lines, page, title
 from vpatch.plan.startup_log import Start
 from vpatch.tree.environment import current
 
-COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
+COUNT = click.IntRange(1, MOST)
 
 
 def _version(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Version | None:
@@ -93,17 +105,17 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
 @click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, nvfp4, turboquant_4bit_nc ...")
 @click.option("--mamba-ssm-cache-dtype", metavar="D", help="As of `vllm serve`: auto, float32, float16, bfloat16.")
-@click.option("--max-model-len", type=_Length(1, 1 << 50), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
+@click.option("--max-model-len", type=_Length(1, MOST), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
 @click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")
-@click.option("--max-num-batched-tokens", type=_Count(1, 1 << 50), metavar="N", help="As of `vllm serve`.")
+@click.option("--max-num-batched-tokens", type=_Count(1, MOST), metavar="N", help="As of `vllm serve`.")
 @click.option("--gpu-memory-utilization", type=_Number(0, 1, min_open=True), metavar="F", help="As of `vllm serve`.")
-@click.option("--kv-cache-memory-bytes", type=_Count(1, 1 << 50), metavar="N", help="As of `vllm serve`.")
+@click.option("--kv-cache-memory-bytes", type=_Count(1, MOST), metavar="N", help="As of `vllm serve`.")
 @click.option("--tensor-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--pipeline-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option(
     "--speculative",
     "speculative_tokens",
-    type=click.IntRange(0, 64),
+    type=click.IntRange(0, DRAFTS),
     metavar="K",
     help="Tokens of multi-token prediction.",
 )

@@ -13,7 +13,7 @@ from vpatch.cli.output import Report
 from vpatch.plan import Model
 from vpatch.plan.comparison import Compared, Comparison, compare
 from vpatch.plan.deployment import Deployment, Gpu
-from vpatch.plan.startup_log import Start, read, start_of
+from vpatch.plan.startup_log import LOG_BYTES, Start, read, start_of
 
 STDIN = Path("-")
 _OPTIONS = {field.name for field in fields(Deployment)} | {"model", "revision", "quantization", "speculative_config"}
@@ -25,7 +25,10 @@ def read_start(file: Path, vllm: str) -> Start:
     Raises:
         Failure: it cannot be read, or is no log of one start.
     """
-    return start_of(sys.stdin.read().splitlines(), "standard input", vllm) if file == STDIN else read(file, vllm)
+    if file != STDIN:
+        return read(file, vllm)
+    given = sys.stdin.buffer.read(LOG_BYTES) if sys.stdin else b""
+    return start_of(given.decode("utf-8", "replace").splitlines(), "standard input", vllm)
 
 
 def logged(start: Start, model: Model, gpu: Gpu) -> Report:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vpatch.cli.output import QUIET, displayed, on_terminal, printable
+from vpatch.cli.output import QUIET, displayed, on_terminal
+from vpatch.wrapping import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,6 +16,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 from vpatch.matrix.baseline import Change, Kind
 from vpatch.matrix.verdicts import Cell, Matrix, Row
+from vpatch.wrapping import printable
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -133,7 +134,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     for number, (column, cell) in enumerate(sorted(numbers, key=lambda key: key[0])):
         item, parts = matrix.overlays[column], Counter(part.state for part in cell.verdict.parts)
         found[column, cell] = _Reason(f"reason-{number}", column, item, cell, numbers[column, cell], parts)
-    html = page_template().render(
+    return page_template().render(
         overlays=matrix.overlays,
         rows=rows,
         reasons=tuple(found.values()),
@@ -142,8 +143,6 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
         made=made.astimezone(UTC),
         version=version,
     )
-    # A folder's name may have bytes that are no UTF-8: as surrogates they could not be written.
-    return html.encode("utf-8", "backslashreplace").decode()
 
 
 def page_template() -> Template:
@@ -154,7 +153,14 @@ def page_template() -> Template:
         cause = f"not installed: {how_to_add('matrix')}"
         raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
     options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=PackageLoader("vpatch.matrix", ""), autoescape=True, **options)
+
+    def shown(value: object) -> object:
+        """Escape what a browser, or a terminal that shows the page's source, would obey."""
+        if not isinstance(value, str) or hasattr(value, "__html__"):  # what a macro made of text that is escaped
+            return value
+        return "\n".join(map(printable, value.split("\n")))
+
+    environment = Environment(loader=PackageLoader("vpatch.matrix", ""), autoescape=True, finalize=shown, **options)
     environment.filters |= {"pieces": pieces, "words": lambda state: state.replace("_", " "), "on": on}
     return environment.get_template("page.html")
 

@@ -35,9 +35,11 @@ class Limits:
     wheel: int = 8 << 30  # bytes of a wheel
     directory: int = 16 << 20  # bytes of its zip directory
     members: int = 100_000  # files in it
+    folders: int = 64  # in each other, in the name of one file
     file: int = 64 << 20  # bytes of one file that is read, unpacked
     files: int = 1 << 30  # bytes of all files that are read, unpacked
     answer: int = 64 << 20  # bytes of an index page, or of another answer that is read as a whole, unpacked
+    listed: int = 100_000  # files on an index page
     grace: float = 120.0  # seconds that a server may take in total, however little it sends
     rate: int = 16 << 10  # bytes a second that it must send besides
 

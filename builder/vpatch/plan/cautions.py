@@ -12,7 +12,7 @@ from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, in_second_run
 from vpatch.plan.fit import Fit
 from vpatch.plan.kv_cache import DTYPE_BYTES
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
-from vpatch.plan.refusals import block_exceeds_batch
+from vpatch.plan.refusals import block_exceeds_batch, least_batch, starves_prompts
 
 # What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
 _DESKTOP, _TIGHT = 3 * GIB, int(2.3 * GIB)
@@ -115,6 +115,8 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
             f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
             "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
         )
+    if starves_prompts(model, fit):
+        yield _starving_prompts(fit)
     if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",
@@ -157,11 +159,25 @@ def _on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
         yield _overestimate(fit)
 
 
+def _starving_prompts(fit: Fit) -> Caution:
+    deployment, block = fit.deployment, fit.layout.block_size
+    each = 1 + deployment.speculative_tokens
+    decodes = f"{each} tokens of each request that decodes" if each > 1 else "a token of each request that decodes"
+    fewer = (deployment.max_num_batched_tokens - block) // each
+    return Caution(
+        "starved-prompts",
+        f"a long prompt gets no tokens while a step has no room for a block, which is {block:,} tokens, beside"
+        f" {decodes}: give --max-num-batched-tokens {least_batch(fit)}"
+        + (f", or --max-num-seqs {fewer}" if fewer else ""),
+        "vLLM, `_mamba_block_aligned_split`",
+    )
+
+
 def _overestimate(fit: Fit) -> Caution:
     deployment = fit.deployment
     batch = "a smaller --max-num-batched-tokens"
     if deployment.enable_prefix_caching and arithmetic_of(deployment.vllm).batch_holds_block:
-        batch += f" (at least {fit.layout.block_size:,}, the tokens of a block)"
+        batch += f" (at least {least_batch(fit):,}, the tokens of a block and of decodes)"
     return Caution(
         "cudagraph-estimate",
         "on hybrid models, vLLM 0.26 to 0.28 sets too much memory aside for CUDA graphs, which makes the KV cache 18 to"

@@ -9,13 +9,15 @@ from typing import Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import Deployment, Gpu, defaults
+from vpatch.plan.deployment import DRAFTS, MOST, Deployment, Gpu, defaults
 from vpatch.plan.estimates import Estimate, added
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.kv_cache import capacity
 from vpatch.plan.startup_log import UNREADABLE, Start
 
-_OPTIONS = {field.name for field in fields(Deployment)} - {"vllm", "gpu", "cuda", "environment", "extra", "desktop"}
+# The options that are compared, each with its type as `Deployment` declares it.
+_KINDS = {field.name: str(field.type) for field in fields(Deployment)}
+_OPTIONS = _KINDS.keys() - {"vllm", "gpu", "cuda", "environment", "extra", "desktop"}
 # What plan does not model, and what an option has where nothing is to be modeled.
 _NOT_MODELED: Mapping[str, Any] = {
     "data_parallel_size": 1,
@@ -91,9 +93,22 @@ def deployment_of(start: Start, model: Model, gpu: Gpu) -> Deployment:
     if "batch" in start.printed:
         options["max_num_batched_tokens"] = int(start.printed["batch"])
     usual = defaults(model, start.vllm, gpu)
-    if not isinstance(options.get("max_model_len", 0), int) or options.get("max_model_len", 0) < 0:  # "auto", -1
+    if options.get("max_model_len") in ("auto", -1):
         options |= {"longest": True, "max_model_len": usual["max_model_len"]}
+    if wrong := [f"--{name.replace('_', '-')} {value!r}" for name, value in options.items() if not _fits(name, value)]:
+        raise Failure(Problem(UNREADABLE, model.name, f"no vLLM starts with {wrong[0][:100]}"))
     return Deployment(vllm=start.vllm, gpu=gpu, **{**usual, **options})
+
+
+def _fits(name: str, value: object) -> bool:
+    """Return whether an option has a value of its type, and one that vLLM can start with."""
+    kind = _KINDS[name]
+    if kind == "float":
+        return isinstance(value, int | float) and 0 < value <= 1
+    if kind.startswith("int"):
+        least, most = (0, DRAFTS) if name == "speculative_tokens" else (1, MOST)
+        return type(value) is int and least <= value <= most  # bool is an int
+    return type(value).__name__ == kind
 
 
 def compare(model: Model, start: Start, gpu: Gpu) -> Comparison:

@@ -18,6 +18,8 @@ from packaging.version import Version
 from vpatch.errors import Problem, UnknownName, closest, did_you_mean, nearest
 from vpatch.plan import GIB, Model, inherited, table
 
+MOST = 1 << 50  # of any option: more than anything that is counted here, and exact as a float
+DRAFTS = 64  # the most tokens of a draft
 STOCK = "vllm/vllm-openai"
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")

@@ -44,8 +44,9 @@ WARM_UP = 128 << 10  # bytes per token of a batch: what Gated DeltaNet's warm-up
 TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
 SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
-FLOAT, HALF, KERNEL_BLOCK = 4, 2, 128
-TILE = 16_384  # tokens of a prompt that the overlay turboquant-tiles dequantizes at once, and lets vLLM count
+FLOAT, HALF = 4, 2
+CONTEXT_GRANULE = 128  # tokens, of which a dequantized context has a multiple: `_continuation_prefill`
+TILE = 16_384  # tokens of a prompt that the overlay turboquant-tiles dequantizes at once: its companion's constant
 TRANSIENTS = 4  # copies of the dequantized keys that a continuation of a prompt makes while it runs
 KEPT = 2.3  # times their size that the allocator keeps, since they grow with each chunk: 1.9 and 2.3 on an H200
 
@@ -313,7 +314,7 @@ def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[I
     attention = model.attention.shard(deployment.tensor_parallel_size)
     decode = deployment.max_num_seqs * attention.heads * (SPLITS + 1) * (attention.head_size + 1) * FLOAT
     tile = TILE if deployment.tiles else deployment.max_model_len
-    context = ceil((min(deployment.max_model_len, tile) - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
+    context = ceil((min(deployment.max_model_len, tile) - 1) / CONTEXT_GRANULE) * CONTEXT_GRANULE
     half = attention.kv_heads * context * attention.head_size * HALF
     reserved = max(decode, 2 * half)
     # With experts, the workspace is the memory of theirs, which is counted.

@@ -36,7 +36,7 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
         yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
     if block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
         block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
-        cause = f"{block}: at least that, or --no-enable-prefix-caching"
+        cause = f"{block}: {least_batch(fit):,}, which leaves room for decodes, or --no-enable-prefix-caching"
         yield Problem(_REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
     if not fit.share_is_free:
         cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
@@ -85,3 +85,20 @@ def block_exceeds_batch(model: Model, fit: Fit) -> bool:
     larger = fit.layout.block_size > deployment.max_num_batched_tokens
     holds = arithmetic_of(deployment.vllm).batch_holds_block and not keeps_every_state(model, deployment)
     return model.hybrid and larger and holds
+
+
+def least_batch(fit: Fit) -> int:
+    """Return the tokens of a batch in which a prompt goes on by a block while all requests decode."""
+    return fit.layout.block_size + fit.deployment.max_num_seqs * (1 + fit.deployment.speculative_tokens)
+
+
+def starves_prompts(model: Model, fit: Fit) -> bool:
+    """Whether a long prompt may get no tokens for as long as other requests decode.
+
+    With prefix caching, a chunk of a hybrid model's prompt ends where a block does. If what the decodes of a step leave
+    of its batch is less than a block, the chunk is cut to nothing: `Scheduler._mamba_block_aligned_split`, 0.18 to
+    0.33. A batch that cannot hold a block at all is refused up to 0.26, and later prompts go on by less than a block.
+    """
+    deployment = fit.deployment
+    aligned = model.hybrid and deployment.enable_prefix_caching and not keeps_every_state(model, deployment)
+    return aligned and fit.layout.block_size <= deployment.max_num_batched_tokens < least_batch(fit)

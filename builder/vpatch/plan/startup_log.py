@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from vpatch.errors import Failure, Problem
 from vpatch.plan.checkpoint_files import read_bytes
+from vpatch.plan.deployment import MOST
 
 LOG_BYTES = 256 << 20
 UNREADABLE = "cannot use this log"
-_NUMBER = r"(-?\d+(?:\.\d+)?)"
-_COUNT = r"(\d[\d,]*)"
+_LONGEST = 4096  # characters of an argument
+_DEEPEST = 8  # lists and dictionaries inside each other, in an argument
+
+# A log is foreign text: each repeat is bounded or possessive (`++`), and each expression begins with a word that cannot
+# begin again inside its own match. So a search takes a time that grows with the text's length alone.
+_NUMBER = r"(-?\d{1,7}(?:\.\d{1,9})?)"
+_COUNT = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 
 # The numbers of a start, by name, each with the expression that finds it.
 _PRINTED: Mapping[str, re.Pattern[str]] = {
@@ -30,16 +37,16 @@ _PRINTED: Mapping[str, re.Pattern[str]] = {
         "weights_gib": rf"Model loading took {_NUMBER} GiB",
         "kv_cache_gib": rf"Available KV cache memory: {_NUMBER} GiB",
         "kv_cache_in_use_gib": rf"Current kv cache memory in use is {_NUMBER} GiB",
-        "needed_gib": rf"{_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory",
+        "needed_gib": rf"(?<!\d){_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory",
         "refused_kv_cache_gib": rf"is larger than the available KV cache memory \({_NUMBER} GiB\)",
         "estimated_graphs_gib": rf"Estimated CUDA graph memory: {_NUMBER} GiB",
-        "graphs_gib": rf"Graph capturing finished in \d+ secs, took {_NUMBER} GiB",
+        "graphs_gib": rf"Graph capturing finished in \d{{1,9}} secs, took {_NUMBER} GiB",
         "block_size": rf"Setting attention block size to {_COUNT} tokens",
         "tokens": rf"GPU KV cache size: {_COUNT} tokens",
         "max_model_len": rf"Maximum concurrency for {_COUNT} tokens per request",
         "concurrency": rf"Maximum concurrency for {_COUNT} tokens per request: {_NUMBER}x",
         "batch": rf"Chunked prefill is enabled with max_num_batched_tokens={_COUNT}",
-        "total_gib": rf"Free memory on device[^(]*\({_NUMBER}/{_NUMBER} GiB\)",
+        "total_gib": rf"Free memory on device[^(]{{0,40}}\({_NUMBER}/(\d{{1,7}}(?:\.\d{{1,9}})?) GiB\)",
         "state_blocks": rf"exceeds available Mamba cache blocks \({_COUNT}\)",
     }.items()
 }
@@ -50,11 +57,11 @@ _REFUSALS = re.compile(
     "KV cache is needed, which is larger than|No available memory for the cache blocks|available Mamba cache blocks"
     "|is less than desired GPU memory utilization|CUDA out of memory"
 )
-_ENGINE = re.compile(r"Initializing a V1 LLM engine \(v([^)\s]+)\)(?: with config: )?(.*)")
-_VERSION = re.compile(r"vLLM API server version (\S+)|\bversion (\d+\.\d+\.\d+\S*)\s*$")
-_ARGUMENTS = re.compile(r"non-default args: (\{.*\})")
-_SETTING = re.compile(r"\b(\w+)=('[^']*'|[^\s,]+)")
-_PAIR = re.compile(r"'(\w+)': ('[^']*'|-?[\d.]+|True|False|None)")
+_ENGINE = re.compile(r"Initializing a V1 LLM engine \(v([^)\s]{1,100})\)(?: with config: )?(.*)")
+_VERSION = re.compile(r"vLLM API server version (\S{1,100})|\bversion (\d{1,6}\.\d{1,6}\.\d{1,6}\S{0,100})\s{0,10}$")
+_ARGUMENTS = re.compile(r"non-default args: (\{.*)")
+_SETTING = re.compile(r"\b(\w++)=('[^']*+'|[^\s,]++)")
+_PAIR = re.compile(r"'(\w++)': ('[^']*+'|-?[\d.]++|True|False|None)")
 # Settings of the engine that tell what is the default of a release or of a model, by the option's name.
 _SETTINGS = {
     **{name: name for name in ("tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype", "enforce_eager")},
@@ -108,7 +115,7 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides."""
     used = [line for line in lines if any(pattern.search(line) for pattern in (*_PRINTED.values(), *_OTHERS))]
     engines = [found for line in used if (found := _ENGINE.search(line))]
-    servers = _each(_ARGUMENTS, used)
+    servers = [text[: text.rfind("}") + 1] for text in _each(_ARGUMENTS, used)]
     printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
     if cause := _unusable(lines, used, max(len({found[2] for found in engines}), len(servers))):
         raise Failure(Problem(UNREADABLE, where, cause))
@@ -116,6 +123,8 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
     arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
+    if odd := [name for name, value in arguments.items() if not _is_plain(name) or not _is_plain(value)]:
+        raise Failure(Problem(UNREADABLE, where, f"no option of vLLM has such a value: {str(odd[0])[:40]}"))
     return Start(_version(used, vllm, where), arguments, printed, refused, used)
 
 
@@ -151,7 +160,7 @@ def _version(lines: Sequence[str], given: str, where: str) -> Version:
     for name in (*([given] if given else ()), *named):
         try:
             return Version(name.removeprefix("v"))
-        except InvalidVersion:
+        except ValueError:  # no version, or a number of more digits than Python reads
             continue
     raise Failure(Problem(UNREADABLE, where, "it does not have the version of vLLM: give --vllm"))
 
@@ -164,14 +173,42 @@ def _settings(engines: Sequence[re.Match[str]]) -> dict[str, Any]:
 def _literal(text: str) -> dict[str, Any]:
     """Read a dictionary as Python prints it; where it has values that are no literals, the plain ones."""
     try:
-        found = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = _evaluated(text)
+    except ValueError:
         return {name: _value(value) for name, value in _PAIR.findall(text)}
     return found if isinstance(found, dict) else {}
 
 
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return _evaluated(text)
+    except ValueError:
         return text
+
+
+def _evaluated(text: str) -> Any:
+    """Evaluate a literal of Python; raise ValueError if it is none."""
+    if len(text) > _LONGEST * _DEEPEST:
+        raise ValueError("too long")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of backslashes that mean nothing
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+            raise ValueError("no literal") from error
+
+
+def _is_plain(value: object, depth: int = _DEEPEST) -> bool:
+    """Return whether JSON has such a value, and its texts and numbers are no longer than an option's."""
+    match value:
+        case None | bool():
+            return True
+        case int() | float():
+            return abs(value) <= MOST  # which neither infinity nor "not a number" is
+        case str():
+            return len(value) <= _LONGEST
+        case list() | tuple():
+            return depth > 0 and all(_is_plain(one, depth - 1) for one in value)
+        case dict():
+            return depth > 0 and all(isinstance(k, str) and _is_plain(v, depth - 1) for k, v in value.items())
+    return False

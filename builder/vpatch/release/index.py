@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
+import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import requests
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.net import session as http
 from vpatch.release.index_config import open_session, read_settings
+from vpatch.release.page import ACCEPT, Listed, read_page
 
 PROJECT = "vllm"
 NEIGHBORS = 3  # releases named on each side of one that does not exist
 
 Ask = Callable[[requests.Session, str, str], Iterable["Offer"]]  # the session, the index and the project
+_WHEEL = re.compile(r"[\w.+!-]{1,251}\.whl", re.ASCII)  # a file system takes names of 255 bytes
 _Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel is chosen
 
 
@@ -48,33 +50,48 @@ class NoAnswerError(Failure):
 def ask_index(session: requests.Session, index: str, project: str) -> list[Offer]:
     """Return what one index offers of a project, which it may not know; raise NoAnswerError if it does not answer."""
     where = http.shown(index)
+    headers = {"Accept": ACCEPT}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnexpectedRepoVersionWarning)  # a newer minor version: still readable
-            page = PyPISimple(index, session=session).get_project_page(project, timeout=http.TIMEOUT)
-    except NoSuchProjectError:
-        return []
+        answer = session.get(f"{index.rstrip('/')}/{project}/", timeout=http.TIMEOUT, headers=headers)
+        if answer.status_code == 404:
+            return []
+        answer.raise_for_status()
+        page = read_page(answer.content, answer.headers.get("Content-Type", "text/html"), answer.url)
+        files = list(islice(page, http.LIMITS.listed + 1))
     except requests.HTTPError as error:
         raise Failure(Problem("package index failed", where, http.answers(error.response))) from error
-    except (OSError, ValueError, RecursionError, AssertionError, UnsupportedRepoVersionError) as error:
-        transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
-        why = http.cause(error) if transport else "it sent something else than a project page"
+    except (OSError, ValueError) as error:
+        why = http.cause(error) if isinstance(error, OSError) else "it sent something else than a project page"
         silent = isinstance(error, requests.ConnectionError)
         kind = NoAnswerError if silent and not isinstance(error, requests.exceptions.SSLError) else Failure
         raise kind(Problem("package index failed", where, why)) from error
+    if len(files) > http.LIMITS.listed:
+        raise Failure(Problem("package index failed", where, f"it lists more than {http.LIMITS.listed:,} files"))
     best: dict[Version, tuple[_Rank, Offer]] = {}
-    for package in page.packages:
+    for file in files:
         try:
-            name, version, build, tags = parse_wheel_filename(package.filename)
+            name, version, rank = _ranked(file)
         except ValueError:  # no wheel's name, or a number of more digits than Python reads
             continue
-        if name == project:
-            platform = max(2 * tag.platform.endswith("x86_64") + tag.platform.startswith("manylinux") for tag in tags)
-            wheel = Wheel(str(version), package.filename, package.url, package.digests.get("sha256"))
-            rank = (not package.is_yanked, platform, build, package.filename)
-            if version not in best or rank > best[version][0]:
-                best[version] = rank, Offer(wheel, yanked=package.is_yanked)
+        if name == project and (version not in best or rank > best[version][0]):
+            wheel = Wheel(str(version), file.filename, file.url, file.sha256)
+            best[version] = rank, Offer(wheel, yanked=file.yanked)
     return [offer for _, offer in best.values()]
+
+
+def _ranked(file: Listed) -> tuple[str, Version, _Rank]:
+    """Return the project and the version of a wheel by its name, and its rank; raise ValueError for no wheel's name.
+
+    The name's interpreters, ABIs and platforms may be several each. Parsing them makes a tag of every combination, so
+    they are left out of what is parsed.
+    """
+    if not _WHEEL.fullmatch(file.filename):
+        raise ValueError("not the name of a wheel")
+    start, _, _, platforms = file.filename.removesuffix(".whl").rsplit("-", 3)
+    name, version, build, _ = parse_wheel_filename(f"{start}-py3-none-any.whl")
+    tags = platforms.split(".")
+    platform = max(2 * tag.endswith("x86_64") + tag.startswith("manylinux") for tag in tags)
+    return name, version, (not file.yanked, platform, build, file.filename)
 
 
 def find_wheel(version: str) -> Wheel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import io
 import re
 import stat
 import zipfile
@@ -25,6 +26,8 @@ Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size 
 
 # zipfile raises these for an archive that is damaged, encrypted, or compressed by an unknown method; csv for a RECORD.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError, csv.Error)
+
+_PART = 255  # bytes of a file's or a folder's name, as file systems have it
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def _check_directory(archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile(f"it has {len(members):,} files, and may have {LIMITS.members:,}")
     for info in members:
         if not 0 <= info.header_offset < archive.start_dir:
-            raise zipfile.BadZipFile(f"{info.filename} begins at {info.header_offset:,}, outside of it")
+            raise zipfile.BadZipFile(f"{_short(info.filename)} begins at {info.header_offset:,}, outside of it")
 
 
 def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
@@ -135,7 +138,10 @@ def _check_names(members: list[zipfile.ZipInfo]) -> None:
     for info in members:
         name = info.orig_filename  # zipfile cuts `filename` at a null character
         parts = name.split("/")
-        if "\\" in name or "\0" in name or {"", ".", ".."} & {*parts}:
+        if len(parts) > LIMITS.folders or max(len(part.encode()) for part in parts) > _PART:
+            cause = f"more than {LIMITS.folders} folders in each other, or {_PART} bytes of one"
+            problems.append(Problem("unsafe name in wheel", _short(name), cause))
+        elif "\\" in name or "\0" in name or {"", ".", ".."} & {*parts}:
             problems.append(Problem("unsafe name in wheel", repr(name), "it leads out of the tree"))
         elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
             problems.append(Problem("unsafe file in wheel", name, "a link or a special file"))
@@ -164,8 +170,18 @@ def is_record(name: str) -> bool:
 
 def sums_in(record: bytes) -> Sums:
     """Parse a RECORD; raise ValueError or csv.Error if it is malformed."""
-    rows = csv.reader(record.decode("utf-8").splitlines())
-    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}  # path, hash, size
+    sums: dict[str, tuple[str, str]] = {}
+    # Line by line: as a list, 64 MiB of empty lines would take gigabytes.
+    for number, row in enumerate(csv.reader(io.StringIO(record.decode("utf-8"), newline=""))):
+        if number >= LIMITS.members:
+            raise ValueError(f"it has more than {LIMITS.members:,} lines")
+        if len(row) == 3:  # path, hash, size
+            sums[row[0]] = (row[1], row[2])
+    return sums
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 100 else f"{name[:97]}..."
 
 
 def _check_sum(name: str, data: bytes, sums: Sums) -> None:

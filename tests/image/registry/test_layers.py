@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from vpatch.cli.output import printable
 from vpatch.core.listing import pack
 from vpatch.image.filesystem import Entry, Files, Kind, Vllm, read_from
 from vpatch.image.registry import layers
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.layers import LayeredFiles
+from vpatch.wrapping import printable
 
 from tests.failures import problem_of
 from tests.image.registry.conftest import Put
