@@ -82,7 +82,7 @@ def test_opt_in_overlays_can_be_added(venv: Path) -> None:
 
 
 def commands(text: str) -> list[str]:
-    """Return the lines that the runner would obey, as `ActionCommand` of actions/runner reads them, which trims first."""
+    """Return the lines that the runner would obey: its `ActionCommand` trims them first."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line.startswith("::") or re.search(r"##\[[\w-]+.*\]", line)]
 
@@ -92,7 +92,8 @@ def test_what_a_command_is() -> None:
     assert commands(said) == ["::set-output name=a::b", "x ##[add-mask]y", "::stop-commands::z"]
 
 
-HIDDEN = [f"{end}{one}{end}" for end in "\n\r\x85\u2028" for one in ("::set-output name=changed::x", "::stop-commands::x")]
+OBEYED = ("::set-output name=changed::x", "::stop-commands::x")
+HIDDEN = [f"{end}{one}{end}" for end in "\n\r\x85\u2028" for one in OBEYED]
 
 
 @pytest.mark.parametrize("hidden", [*HIDDEN[:1], "##[add-mask]a", *map(deep, HIDDEN[1:])])
