@@ -23,21 +23,21 @@ def summary(name: str, image: dict[str, Any], tests: dict[str, Any]) -> str:
     rows = {
         "image": f"`{image['image']['ref']}`",
         "base": f"`{image['base']['name']}`<br>`{image['base']['digest']}`",
-        "vLLM": image["vllm"],
-        "overlays": "<br>".join(f"{one['id']}: {one['state']}" for one in image["overlays"]),
+        "vLLM": _cell(image["vllm"]),
+        "overlays": "<br>".join(_cell(f"{one['id']}: {one['state']}") for one in image["overlays"]),
         "tests": ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none",
     }
     lines = [f"### {name}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())]
     others = [test for test in ran if not test["ok"]]
     if others:
         lines += ["", "| test | | because |", "|---|---|---|"]
-        lines += [f"| {one['name']} | {OUTCOMES[one['ok']]} | {_cell(one['because'])} |" for one in others]
+        lines += [f"| {_cell(one['name'])} | {OUTCOMES[one['ok']]} | {_cell(one['because'])} |" for one in others]
     lines += [f"- {_cell(str(problem))}" for problem in tests.get("problems", ())]
     return "\n".join([*lines, ""])
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,38 @@ def test_opt_in_overlays_can_be_added(venv: Path) -> None:
     assert (ran.code, states(ran)["turboquant-tiles"], states(ran)[HYBRID]) == (0, "applied", "applied")
 
 
+def commands(text: str) -> list[str]:
+    """Return the lines that the runner would obey: its `ActionCommand` trims them first."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line.startswith("::") or re.search(r"##\[[\w-]+.*\]", line)]
+
+
+def test_what_a_command_is() -> None:
+    said = "a ::b::\n  ::set-output name=a::b\n x ##[add-mask]y\r::stop-commands::z\n##[ ]"
+    assert commands(said) == ["::set-output name=a::b", "x ##[add-mask]y", "::stop-commands::z"]
+
+
+OBEYED = ("::set-output name=changed::x", "::stop-commands::x")
+HIDDEN = [f"{end}{one}{end}" for end in "\n\r\x85\u2028" for one in OBEYED]
+
+
+@pytest.mark.parametrize("hidden", [*HIDDEN[:1], "##[add-mask]a", *map(deep, HIDDEN[1:])])
+def test_nothing_of_the_tree_is_a_command(venv: Path, hidden: str) -> None:
+    """Its version, its folder and a name that was asked for: in the output, and in what fails."""
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "vllm-0.20.2.dist-info").rename(packages / f"vllm-0.20.2{hidden}.dist-info")
+    named = venv.with_name(f"a{hidden}")
+    venv.rename(named)
+    good = acted(named, tree=str(named), overlays="turboquant-skip-list")
+    none = acted(named, tree=f"{named}/{hidden}")
+
+    assert (good.code, none.code) == (0, 2), [good.err, none.err]
+    assert [commands(text) for ran in (good, none) for text in (ran.out, ran.err)] == [[]] * 4
+    assert good.outputs.keys() == {"changed", "overlays"}
+    assert good.outputs["changed"] == "true"
+    assert all(line.isprintable() for ran in (good, none) for line in f"{ran.out}{ran.err}".split("\n"))
+
+
 def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
     (file,) = venv.glob("lib/python3*/site-packages/vllm/engine/arg_utils.py")
     text = file.read_text().replace("def create_engine_config(", "def create_config(")

@@ -9,7 +9,8 @@ from typing import IO
 import pytest
 from vpatch.errors import Failure
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Entry, Kind, Vllm, find_vllm
+from vpatch.image.filesystem import Entry, Kind, Vllm
+from vpatch.image.search import find_vllm
 
 
 class FolderFiles:

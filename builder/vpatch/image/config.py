@@ -30,7 +30,7 @@ TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _TEXTS: Schema = {"type": ["array", "null"], "items": TEXT}
 _LABELS: Schema = {"type": ["object", "null"], "additionalProperties": TEXT}
 _ANY: Schema = {"type": ["object", "null"]}
-_SETTINGS = {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": TEXT_OR_NULL, "Volumes": _ANY}
+_SETTINGS = {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": TEXT_OR_NULL, "User": TEXT_OR_NULL, "Volumes": _ANY}
 CONFIG: Schema = {
     "type": "object",
     "properties": {
@@ -94,6 +94,17 @@ class Base:
     def workdir(self) -> str:
         """The folder in which its containers start, empty if unset."""
         return str(self._settings.get("WorkingDir") or "")
+
+    @property
+    def user(self) -> str:
+        """The user of its containers, by name or number, perhaps with a group; empty if unset, which is root."""
+        return str(self._settings.get("User") or "")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What its containers run: the entry point, then the command."""
+        parts = (self._settings.get(name) for name in ("Entrypoint", "Cmd"))
+        return tuple(str(word) for part in parts if isinstance(part, list) for word in part)
 
     @property
     def labels(self) -> Mapping[str, str]:

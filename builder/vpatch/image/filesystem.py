@@ -1,34 +1,23 @@
-"""The file system of an image, limits on reading it, and the vLLM that its interpreter would import.
+"""The file system of an image, limits on reading it, and a vLLM in it.
 
-Paths inside an image are POSIX and relative to its root: `usr/bin/python3`. Nothing of the image is started here; its
-tests prove inside a container that the vLLM found is the one imported.
+Paths inside an image are POSIX and relative to its root: `usr/bin/python3`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import posixpath
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import PurePosixPath
 from tarfile import TarInfo
 from typing import IO, Any, Protocol
 
 from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import Base
 from vpatch.tree.record import Record, parse
 
 WHITEOUT = ".wh."  # prefix of a layer's entry that removes another: OCI image specification, layer.md
-
-_MINORS = range(10, 15)  # the minor versions of Python that vLLM's releases name
-# Where images usually have virtual environments, conda and Python; others are found by PATH.
-_USUAL_PREFIXES = ("opt/venv", "opt/conda", "usr/local", "usr")
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MAX_LINKS = 16
 
 
 class Limits:
@@ -149,26 +138,6 @@ class Vllm:
         return f"{self.dist_info}/RECORD"
 
 
-def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
-    """Find the one vLLM that the image's interpreter would import, or that the interpreter `python` in it would."""
-    name = image.ref
-    if python:
-        folders = [*_site_folders(files, _prefixes_of(files, _relative(python)))]
-    else:
-        variables = (*image.env.get("PYTHONPATH", "").split(":"), image.workdir)
-        folders = [_relative(folder) for folder in variables if folder.strip("/")]
-        folders += _site_folders(files, _prefixes(files, image.env))
-    # The interpreter takes the first; a second one would mislead whoever inspects the image.
-    found = [folder for folder in dict.fromkeys(folders) if files.kind(f"{folder}/vllm/__init__.py") is not None]
-    if not found:
-        looked = ", ".join(f"/{folder}" for folder in dict.fromkeys(folders)) or "no site-packages at all"
-        raise Failure(Problem("no vllm", name, f"looked in {looked}; name its interpreter with --python"))
-    if len(found) > 1 and not python:
-        both = " and ".join(f"/{folder}/vllm" for folder in found)
-        raise Failure(Problem("more than one vllm", name, f"{both}: name an interpreter in the image with --python"))
-    return Vllm(found[0], _dist_info(files, found[0], name))
-
-
 def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
     """Read a file, or list a folder, of a vLLM in an image: the engine's reader of a tree."""
     where = f"{vllm.root}/{path}"
@@ -189,51 +158,3 @@ def read_record(files: Files, vllm: Vllm) -> Record | None:
         return rows
     except (ValueError, csv.Error) as error:
         raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error
-
-
-def _relative(path: str) -> str:
-    return str(PurePosixPath("/", path)).strip("/")
-
-
-def _prefixes(files: Files, env: dict[str, str]) -> list[str]:
-    path = [_relative(folder) for folder in env.get("PATH", _DEFAULT_PATH).split(":") if folder.startswith("/")]
-    on_path = [folder.rpartition("/")[0] for folder in path if folder.endswith(("/bin", "/sbin"))]
-    named = [_relative(env[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if env.get(name, "").startswith("/")]
-    known = dict.fromkeys((*named, *on_path, *_USUAL_PREFIXES))
-    return [prefix for prefix in known if prefix and files.kind(prefix) is Kind.FOLDER]
-
-
-def _prefixes_of(files: Files, python: str) -> list[str]:
-    # A virtual environment has only its own prefix; any other link leads to the interpreter that it stands for.
-    current = python
-    for _ in range(_MAX_LINKS):
-        prefix = str(PurePosixPath(current).parent.parent)
-        here = files.entry(current)
-        if files.kind(f"{prefix}/pyvenv.cfg") is not None or here is None or here.kind is not Kind.LINK:
-            break
-        current = posixpath.normpath(PurePosixPath("/", here.path).parent.joinpath(here.target)).lstrip("/")
-    return ["usr/local", "usr"] if prefix == "usr" else [prefix]  # Debian's reads both
-
-
-def _site_folders(files: Files, prefixes: list[str]) -> Iterator[str]:
-    for prefix in prefixes:
-        if files.kind(f"{prefix}/lib/python3/dist-packages") is Kind.FOLDER:
-            yield f"{prefix}/lib/python3/dist-packages"
-        for minor in _MINORS:
-            library = f"{prefix}/lib/python3.{minor}"
-            if files.kind(library) is Kind.FOLDER:
-                yield from (f"{library}/{kind}-packages" for kind in ("site", "dist"))
-
-
-def _dist_info(files: Files, root: str, name: str) -> str:
-    # The version in vLLM names it: to list a folder, an engine sends all that is below it.
-    content = files.read(f"{root}/vllm/_version.py") or b""
-    if version := re.search(rb"^__version__ = .*?'([^']+)'", content, re.MULTILINE):
-        guess = f"vllm-{version[1].decode(errors='replace')}.dist-info"
-        if files.kind(f"{root}/{guess}/RECORD") is not None:
-            return guess
-    infos = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
-    if len(infos) != 1:
-        cause = f"{' and '.join(infos)}: remove the wrong one" if infos else "vllm/ has no dist-info beside it"
-        raise Failure(Problem("more than one vllm" if infos else "no dist-info", f"{name}: /{root}", cause))
-    return infos[0]

@@ -23,10 +23,11 @@ from vpatch.image.config import Base, build_labels, digest_of, extend_config, se
 from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
 from vpatch.image.engine.containers import Run, ScriptRunner, container, open_files, start_run
 from vpatch.image.engine.gpus import require_gpus
-from vpatch.image.filesystem import WHITEOUT, find_vllm
+from vpatch.image.filesystem import WHITEOUT
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry.reference import parse
+from vpatch.image.search import find_vllm
 from vpatch.image.watch import Watch
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")

@@ -12,21 +12,22 @@ from typing import IO, Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, find_vllm, read_record
+from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, read_record
 from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
-from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer
+from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer, read_paths
+from vpatch.image.search import find_vllm, pythonpath, resolve
 from vpatch.net.ranges import Progress
 from vpatch.net.session import size
 
 SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
 
 _INFO = re.compile(r"(?P<root>.+)/vllm-[^/]+\.dist-info/RECORD")
-_SOURCE = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*")
+_SOURCE = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*|.*-packages/[^/]+\.pth|(.*/)?pyvenv\.cfg|etc/passwd")
+_OF_USER = re.compile(r"(.+/)?lib/python3\.\d+/site-packages/vllm/__init__\.py")
 _COMPILED = re.compile(r".*/vllm/.*\.so")
-# The engine's own builder and BuildKit: only their history is trusted to describe all of a layer.
-_COPIED = re.compile(
-    r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
-)
+# The engine's own builder and BuildKit: only their history is trusted to describe all of a layer. Not of ADD, which
+# unpacks archives, whose links can lead anywhere.
+_COPIED = re.compile(r"COPY .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +COPY .* in (?P<classic>/\S*)\s*")
 # Links in every distribution with a merged /usr, which give one folder two names. No other links are considered.
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
@@ -57,6 +58,7 @@ class LayeredFiles(Files):
         self._diff_ids: dict[str, str] = {}
         self._depth = len(image.layers)  # the lowest layer reached
         self._destinations = destinations(image.config, len(image.layers))
+        self._confirmed: dict[int, bool] = {}
 
     def descend(self, *folders: str) -> bool:
         """Read the next lower layer that may concern one of the `folders`, if any are given; False at the bottom."""
@@ -72,6 +74,16 @@ class LayeredFiles(Files):
         while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.descend(path):
             continue
         return entry_in(self._above(path), path)
+
+    def reach(self, path: str) -> None:
+        """Descend until it is known what is at `path`, where links lead that are on the way; if need be to the bottom.
+        """
+
+        def link(at: str) -> str | None:
+            here = self.entry(at) or self.locate(at)
+            return here.target if here and here.kind is Kind.LINK else None
+
+        resolve(path, link)
 
     def matching(self, wanted: Callable[[str], object]) -> list[str]:
         """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only."""
@@ -138,8 +150,23 @@ class LayeredFiles(Files):
                 yield self._view(number)
 
     def _may_have(self, number: int, path: str) -> bool:
-        destination = self._destinations[number]  # whether the history proves that the layer has nothing near `path`
-        return destination is None or self._image.layers[number].size <= SMALL or _overlap(destination, path)
+        destination = self._destinations[number]
+        if destination is None or self._image.layers[number].size <= SMALL or _overlap(destination, path):
+            return True
+        if number not in self._confirmed:
+            self._confirmed[number] = self._begins_in(self._image.layers[number], destination)
+        return not self._confirmed[number]
+
+    def _begins_in(self, layer: Descriptor, destination: str) -> bool:
+        """Whether a layer's first file is in the folder that it was copied to, and not where a link there leads."""
+        folder = _unmerged(destination)
+        try:
+            with closing(read_blob(self._image.repository, layer, self._received)) as blob:
+                paths = map(_unmerged, read_paths(blob, self._usage.copy()))
+                first = next((path for path in paths if not f"{folder}/".startswith(f"{path}/".lstrip("/"))), folder)
+                return _overlap(first, folder)
+        except (BadLayerError, Failure):
+            return False  # it is read, and fails with the reason
 
     def _view(self, number: int) -> LayerView:
         layer, diff_id = self._image.layers[number], self._image.diff_ids[number]
@@ -231,11 +258,18 @@ def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
 
 
 def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
-    """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed."""
+    """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed.
+
+    Except by PYTHONPATH, which comes first: what it names is looked for in all layers.
+    """
     while not _roots(layers):
         if not layers.descend():
             raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
-    vllm = find_vllm(layers, base, python)
+    for folder in pythonpath(base):
+        layers.reach(f"{folder}/vllm/__init__.py")
+    if not base.env.get("HOME") and layers.matching(_OF_USER.fullmatch):
+        layers.reach("etc/passwd")
+    vllm = find_vllm(layers, base, python, layers.names)
     found = read_record(layers, vllm)
     layers.listed = frozenset(f"{vllm.root}/{row.path}" for row in (found.rows if found else ()))
     return vllm

@@ -140,6 +140,17 @@ def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usag
     return view, f"sha256:{stream.digest.hexdigest()}"
 
 
+def read_paths(blob: Iterator[bytes], usage: Usage) -> Iterator[str]:
+    """Yield the paths of a layer's entries as they come, without their bytes, and without any proof of the digest."""
+    try:
+        stream = _TarStream(_unpack(blob), usage)
+        with tarfile.TarFile(fileobj=stream) as members:  # type: ignore[arg-type] # as above
+            while member := _next(members, stream):
+                yield _relative(member.name)
+    except _DAMAGED as error:
+        raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
+
+
 def _unpack(blob: Iterator[bytes]) -> BinaryIO:
     # The first bytes show the format: registries' media types are unreliable.
     magic = b""
