@@ -142,7 +142,7 @@ def editable(venv: Path, tmp_path: Path) -> Path:
 
 
 def test_an_editable_install_with_a_finder(venv: Path, tmp_path: Path, editable: Path) -> None:
-    """Its environment holds a finder, which setuptools runs at start: a folder's code is not run, an interpreter's is."""
+    """setuptools runs its finder when Python starts: that of a named interpreter is run, and no code of a folder."""
     finder = "import sys; from importlib.machinery import PathFinder\n"
     finder += "class Finder(PathFinder):\n    find_spec = staticmethod(lambda name, path=None, target=None: "
     finder += f"PathFinder.find_spec(name, [{str(tmp_path / 'checkout')!r}]) if name == 'vllm' else None)\n"

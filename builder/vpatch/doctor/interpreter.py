@@ -5,6 +5,7 @@ It is asked, importing nothing, if vpatch may run it. Otherwise its environment'
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,10 +79,17 @@ def _asked(python: Path) -> Interpreter:
 
 
 def _read(environment: Environment) -> Interpreter:
-    prefix, path = environment.folder, sites.search_path(environment.folder)
-    own, root = sites.own_sites(prefix), sites.import_root(prefix)
+    prefix, first = environment.folder, [folder.resolve() for folder in pythonpath()]
+    path, own = [*first, *sites.search_path(prefix)], sites.own_sites(prefix)
+    root = next((folder for folder in first if (folder / "vllm/__init__.py").is_file()), None)
+    root = root or sites.import_root(prefix)
     about = (sites.version_of(prefix), prefix, tuple(path), tuple(own), tuple(_startup(path)))
     return Interpreter(environment.python, *about, root)
+
+
+def pythonpath() -> list[Path]:
+    """List the folders of this shell's PYTHONPATH."""
+    return [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _startup(path: list[Path]) -> Iterator[Path]:

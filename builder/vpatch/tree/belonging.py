@@ -6,7 +6,9 @@ writes its place into it, and neither commits it nor leaves it to others.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +19,6 @@ from vpatch.errors import cause
 from vpatch.foreign import read_regular
 from vpatch.tree import guard, sites
 
-_WRITABLE = 0o022  # by the group, or by everybody
 _MOST_INDEX = 1 << 28  # bytes of git's index
 
 
@@ -43,12 +44,25 @@ def _open_to_others(inner: tuple[Path, ...], place: Path) -> Iterator[str]:
         about = path.lstat()
         if about.st_uid != me:
             yield f"{path} belongs to another user"
-        if about.st_mode & _WRITABLE and not S_ISLNK(about.st_mode):
+        if not S_ISLNK(about.st_mode) and _others_write(about):
             yield f"others may write to {path}"
     for above in place.parents:
         about = above.stat()
-        if about.st_uid not in (0, me) or (about.st_mode & _WRITABLE and not about.st_mode & S_ISVTX):
+        if about.st_uid not in (0, me) or (_others_write(about) and not about.st_mode & S_ISVTX):
             yield f"others may replace what is in {above}"
+
+
+def _others_write(about: os.stat_result) -> bool:
+    """Whether users besides its owner may write to it; many systems make what a group of one user may write to."""
+    return bool(about.st_mode & 0o002 or (about.st_mode & 0o020 and not _is_private(about.st_gid)))
+
+
+def _is_private(group: int) -> bool:
+    try:
+        name, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return entry.gr_name == name and {*entry.gr_mem} <= {name}
 
 
 def _remote(place: Path) -> str:

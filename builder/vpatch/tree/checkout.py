@@ -94,6 +94,8 @@ class Checkout:
 
     def _now(self, file: str) -> bytes:
         """Return the content of a file that may be anything; empty if it is no file that vpatch could have written."""
+        if loaded := self._reads.loaded.get(file):
+            return loaded.content
         try:
             return read_regular(self.tree.root / file)
         except OSError:
@@ -126,10 +128,10 @@ class Checkout:
 
     def refresh(self) -> bool:
         """Read files and ask git again; return whether something differs."""
-        before = self.found
+        before, changed = self.found, self._reads.refresh()
         del self.found
         self._committed.clear()
-        return self._reads.refresh() or self.found != before
+        return changed or self.found != before
 
     def decide(
         self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
