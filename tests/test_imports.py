@@ -51,7 +51,7 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.trees"},
+    "git": {"tree.checkout", "tree.plumbing", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "docker": {"image"},

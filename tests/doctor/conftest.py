@@ -73,8 +73,10 @@ def _healthy(_stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(venv: Path, to: Path) -> Path:
-    """Copy an environment by hard links."""
-    return shutil.copytree(venv, to, copy_function=link, symlinks=True)
+    """Copy an environment by hard links, as if it had been made there."""
+    shutil.copytree(venv, to, copy_function=link, symlinks=True)
+    put(to / "bin/activate", (to / "bin/activate").read_text().replace(str(venv), str(to)))
+    return to
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_a_read_only_tree(diagnose: Diagnose, stock: Path, tmp_path: Path, monke
     with mounted("vpatch", tmp_path / "mounted", "-t", "tmpfs", "-o", "size=80m"):
         subprocess.run(["cp", "-a", stock, tmp_path / "mounted/venv"], check=True)
         subprocess.run(["mount", "-o", "remount,ro", tmp_path / "mounted"], check=True)
-        found = diagnose(tmp_path / "mounted/venv", "--run", *ONLY, name="probe")
+        found = diagnose(tmp_path / "mounted/venv/bin/python", "--run", *ONLY, name="probe")
 
     assert one(found)["what"].endswith("the defect is in this vLLM: no")
 

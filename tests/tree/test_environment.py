@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from vpatch.tree.environment import current
 
 from tests.conftest import Program, environment
 from tests.failures import problem_of
-from tests.tree.test_locate import PYTHON, make
+from tests.tree.test_locate import INFO, PYTHON, make
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def packages(venv: Path) -> Path:
 
 def remove(venv: Path) -> None:
     (packages(venv) / "vllm").rename(packages(venv) / "gone")
+    shutil.rmtree(packages(venv) / INFO)
 
 
 def test_the_interpreter_that_runs_vpatch_comes_first(
@@ -103,6 +105,7 @@ def test_one_environment_by_two_names(venvs: dict[str, Path], monkeypatch: pytes
 def test_a_broken_vllm_is_not_passed_over(venvs: dict[str, Path]) -> None:
     """If the preferred environment has an unusable vLLM, vpatch never works on another one."""
     (packages(venvs["own"]) / "vllm-2.0.dist-info").mkdir()
+    (packages(venvs["own"]) / "vllm-2.0.dist-info/METADATA").touch()
 
     assert str(problem_of(current)).startswith(f"more than one vllm: {packages(venvs['own'])}: ")
 

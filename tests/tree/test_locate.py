@@ -28,6 +28,7 @@ def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
     if info:
         (root / info).mkdir()
         (root / info / "RECORD").write_text(record)
+        (root / info / "METADATA").touch()
     return root
 
 
@@ -103,7 +104,8 @@ def test_an_interpreter_without_it(tmp_path: Path) -> None:
     python = tmp_path / "bare/bin/python"
 
     told = f"no vllm: {python}: this interpreter has no vllm to import"
-    assert refusal(python) == refusal(tmp_path / "bare") == str(problem_of(imported_by, python)) == told
+    assert refusal(python) == str(problem_of(imported_by, python)) == told
+    assert refusal(tmp_path / "bare") == f"no vllm: {tmp_path}/bare: this environment has none"
 
 
 @pytest.mark.parametrize(
@@ -129,19 +131,76 @@ def test_not_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scr
     assert refusal(program).startswith(f"cannot ask the interpreter: {program}: {cause}")
 
 
-def test_an_editable_install_is_found_by_its_environment(venv: Path, tmp_path: Path) -> None:
-    """Its environment holds a finder, which setuptools runs at start, and not the package."""
-    checkout = make(tmp_path / "checkout", info=None)
+@pytest.fixture
+def editable(venv: Path, tmp_path: Path) -> Path:
+    """A checkout, and an environment without the package; return its site-packages."""
+    make(tmp_path / "checkout", info=None)
     packages = venv / "lib" / PYTHON / "site-packages"
     shutil.rmtree(packages / "vllm")
     shutil.rmtree(packages / INFO)
+    return packages
+
+
+def test_an_editable_install_with_a_finder(venv: Path, tmp_path: Path, editable: Path) -> None:
+    """setuptools runs its finder when Python starts: that of a named interpreter is run, and no code of a folder."""
     finder = "import sys; from importlib.machinery import PathFinder\n"
     finder += "class Finder(PathFinder):\n    find_spec = staticmethod(lambda name, path=None, target=None: "
-    finder += f"PathFinder.find_spec(name, [{str(checkout)!r}]) if name == 'vllm' else None)\n"
-    (packages / "__editable___vllm_finder.py").write_text(f"{finder}sys.meta_path.append(Finder)\n")
-    (packages / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n")
+    finder += f"PathFinder.find_spec(name, [{str(tmp_path / 'checkout')!r}]) if name == 'vllm' else None)\n"
+    (editable / "__editable___vllm_finder.py").write_text(f"{finder}sys.meta_path.append(Finder)\n")
+    (editable / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n")
 
-    assert locate(venv) == locate(venv / "bin/python") == Tree(checkout, None, None)
+    assert locate(venv / "bin/python") == Tree(tmp_path / "checkout", None, None)
+    assert refusal(venv) == (
+        f"no vllm: {venv}: this environment: only its start-up code finds its vllm, and vpatch does not run that; "
+        f"if you trust it: --python {venv}/bin/python"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("__editable__.vllm.pth", "{0}", True),
+        ("__editable__.vllm.pth", "\ufeff# a comment\n\nimport os  # vllm\n../../../../checkout  \n/nowhere\n", True),
+        ("__editable__.vllm.pth", "\0\n{0}\n", True),
+        (".hidden.pth", "{0}", False),
+        ("vllm.pth", "import sys; sys.path.append('{0}')", False),
+        ("vllm.pth", "{0}/vllm", False),
+        (f"{INFO}/direct_url.json", '{{"url": "file://{0}", "dir_info": {{"editable": true}}}}', True),
+        (f"{INFO}/direct_url.json", '{{"url": "file://{0}", "dir_info": {{"editable": false}}}}', False),
+        (f"{INFO}/direct_url.json", '{{"url": "checkout", "dir_info": {{"editable": true}}}}', False),
+        (f"{INFO}/direct_url.json", "[" * 10_000, False),
+    ],
+)
+def test_an_editable_install_in_files(
+    venv: Path,
+    tmp_path: Path,
+    editable: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    text: str,
+    found: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (editable / name).parent.mkdir(exist_ok=True)
+    (editable / name).write_text(text.format(tmp_path / "checkout"), "utf-8")
+
+    if found:
+        assert locate(venv).root == tmp_path / "checkout"
+    else:
+        assert refusal(venv).startswith(f"no vllm: {venv}: this environment")
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_the_packages_of_the_system(tmp_path: Path, said: str) -> None:
+    root = make(tmp_path / "usr/lib/python3/dist-packages")
+    environment(tmp_path / "venv")
+    settings = f"home = {tmp_path}/usr/bin\nInclude-System-Site-Packages = {said}\n"
+    (tmp_path / "venv/pyvenv.cfg").write_text(settings)
+
+    if said == "true":
+        assert locate(tmp_path / "venv").root == root
+    else:
+        assert refusal(tmp_path / "venv") == f"no vllm: {tmp_path}/venv: this environment has none"
 
 
 def test_an_interpreter_on_path(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +247,7 @@ def test_a_fork(tmp_path: Path, fork: str) -> None:
 def test_a_neighbour_is_no_fork(tmp_path: Path, record: str | bytes | None) -> None:
     root = make(tmp_path / "site-packages")
     (root / "vllm_flash_attn-3.0.dist-info").mkdir()
+    (root / "vllm_flash_attn-3.0.dist-info/METADATA").touch()
     if record is not None:
         data = record.encode() if isinstance(record, str) else record
         (root / "vllm_flash_attn-3.0.dist-info/RECORD").write_bytes(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,6 @@ from vpatch.doctor.findings import Finding, Level, Section
 from vpatch.doctor.probes import Probed, probe
 from vpatch.doctor.subject import Subject, examine
 from vpatch.errors import Problem
-from vpatch.tree.environment import Located
-from vpatch.tree.locate import interpreter
 from vpatch.wrapping import wrapped
 
 _COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -47,8 +44,8 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
     With --run, it also runs a script of each overlay, its probe, by the interpreter of this vLLM. The probe calls
     vLLM's own functions, and reports whether the defect is there. It needs no GPU. Each has two minutes.
     """
-    located = target.locate()
-    subject = examine(located, _python(target, located), target.selection, target)
+    located = target.locate(imports=runs)
+    subject = examine(located, target.selection, target)
     found = sections(subject)
     probed: list[Probed] = []
     if runs:
@@ -77,18 +74,6 @@ def _probed(subject: Subject) -> tuple[list[Probed], list[Finding]]:
     unwinding()
     with phases() as show:
         return probe(subject, show or str)
-
-
-def _python(target: Target, located: Located) -> Path | None:
-    """Return the interpreter that the user named, or whose vLLM was found; None if neither is known."""
-    if target.python:
-        return interpreter(target.python)
-    if target.path is None:
-        return located.environment.python if located.environment else None
-    if target.path.is_file() and os.access(target.path, os.X_OK):
-        return target.path.absolute()
-    python = target.path / "bin/python"
-    return python.absolute() if python.is_file() else None
 
 
 def _lines(found: Sequence[Section], width: int | None, *, every_place: bool) -> Iterator[Line]:

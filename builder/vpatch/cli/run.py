@@ -16,7 +16,7 @@ from vpatch.cli.options import PathType, examples, overlay_option, quiet_option,
 from vpatch.cli.output import Report, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
-from vpatch.errors import Failure, Problem, UnknownName, cause
+from vpatch.errors import Failure, Problem, UnknownName, cause, shell
 from vpatch.farm.command import Missing, understood
 from vpatch.farm.content import Content
 from vpatch.farm.export import export as export_farm
@@ -106,9 +106,21 @@ def _exported(to: Path, selection: Selection, python: Path | None, expected: str
 
 
 def _with_vllm() -> Path:
-    """Return the interpreter whose vLLM other commands take if the user names no tree."""
-    found = current().environment
-    return found.python if found else Path(sys.executable)
+    """Return the interpreter whose vLLM other commands take if the user names no tree.
+
+    Raises:
+        Failure: it may not be run.
+    """
+    found = current()
+    asked, found = found.environment, found.importing()
+    assert found.environment  # noqa: S101 - for mypy: `current` names one
+    python = found.environment.python
+    if found.refusal:
+        do = shell("vpatch", "run", "--export", "DIR", "--python", python)
+        raise Failure(Problem("not run", str(python), f"{found.refusal}; if you trust this environment: {do}"))
+    if found.environment != asked:
+        frame(f"vpatch runs {python}, whose vLLM this is.")
+    return python
 
 
 def _refused(failure: Failure, outcome: str) -> int:

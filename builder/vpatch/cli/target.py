@@ -15,8 +15,8 @@ from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, listed, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import UnknownName, nearest
-from vpatch.tree.environment import Located, current
-from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
+from vpatch.tree.environment import Located, current, imported, named
+from vpatch.tree.locate import Tree, interpreter, is_checkout
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,11 @@ class Target:
         """Find the vLLM, and print which one it is; raises what `locate` raises."""
         return self.locate().tree
 
-    def locate(self) -> Located:
+    def locate(self, *, imports: bool = False) -> Located:
         """Find the vLLM and how it was found, and print which one it is.
+
+        Args:
+            imports: whether the command has to import from this vLLM's environment.
 
         Raises:
             UnknownName: there is no such overlay, folder or interpreter.
@@ -49,18 +52,19 @@ class Target:
         if self.selection.named:  # a misspelt overlay is reported before anything is searched
             self.selection.among(discover())
         if self.path is not None:
-            found = Located(self._at(self.path))
-        elif self.python is not None:
-            found = Located(imported_by(self.python))
+            found = self._at(self.path)
         else:
-            found = current()
-        frame(self._introduced(found))
+            found = current() if self.python is None else imported(self.python)
+        asked = found.environment
+        found = found.importing() if imports else found
+        frame(self._introduced(found, runs=found.environment != asked))
         return found
 
-    def _at(self, path: Path) -> Tree:
+    def _at(self, path: Path) -> Located:
         """Find the vLLM at a path. If there is none, the failure names the overlays that the user may have meant."""
+        python = interpreter(self.python) if self.python else None
         try:
-            return locate(path)
+            return named(path, python)
         except UnknownName as error:
             (problem,) = error.problems
             ids = [item.id for item in discover()]
@@ -82,12 +86,13 @@ class Target:
         only, also = self.selection.only or (), self.selection.also
         return self.command(name, *options("--overlay", only), *options("--with", also), *arguments)
 
-    def _introduced(self, found: Located) -> str:
+    def _introduced(self, found: Located, *, runs: bool) -> str:
         kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
         line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
-        about = [*found.passed_over, *filter(None, [others])]
-        return f"{line} ({'; '.join([found.how, *about])})" if about else line
+        ran = f"runs {found.environment.python}" if found.environment and runs else ""
+        about = [*found.passed_over, *filter(None, [others, ran])]
+        return f"{line} ({'; '.join(filter(None, [found.how, *about]))})" if about else line
 
 
 def _short(root: Path) -> str:

@@ -8,9 +8,10 @@ from email.parser import HeaderParser
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter, editable_source
+from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
+from vpatch.tree.sites import editable_source
 
 _OLDEST = ">=3.10"  # what vLLM's wheels have required since 0.18, if this one's metadata is not there to read
 
@@ -57,7 +58,10 @@ def _interpreter(subject: Subject, python: Interpreter) -> Iterator[Finding]:
         do = f"name the vLLM that you mean: {shell('vpatch', 'doctor', '--python', python.python)}"
         yield Finding("imported", Level.PROBLEM, what, where, do)
     required = _required(subject)
-    if required.contains(python.version, prereleases=True):
+    if not python.version:
+        what = "the files of this environment do not show its Python's version, and vpatch did not run it"
+        yield Finding("python", Level.NOTE, what, where, subject.commands.command("doctor", "--python", "PY"))
+    elif required.contains(python.version, prereleases=True):
         yield Finding("python", Level.OK, f"Python {python.version}", where)
     else:
         do = f"make an environment with a Python {required}, and install vLLM there"

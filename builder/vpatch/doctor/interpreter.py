@@ -1,14 +1,17 @@
-"""The interpreter that would run vLLM: its version, and where it looks for code. It is run, but imports nothing."""
+"""The interpreter that would run vLLM: its version, and where it looks for code.
+
+It is asked, importing nothing, if vpatch may run it. Otherwise its environment's files are read.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from vpatch.errors import Failure
+from vpatch.tree import sites
+from vpatch.tree.environment import Environment
 from vpatch.tree.locate import ask
 
 # `python -c` also searches the current folder, which programs do not.
@@ -32,15 +35,15 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python interpreter, as it describes itself.
+    """A Python interpreter, as it describes itself or as the files of its environment do.
 
     Attributes:
         python: the program.
-        version: its version, "3.12.3".
+        version: its version, "3.12.3"; from files, it may also be "3.12", or "" if they do not show it.
         prefix: the folder of its environment.
         paths: the folders that it imports from, in order.
         sites: the folders whose `.pth` files it reads when it starts.
-        startup: the files of `sitecustomize` and `usercustomize` that it ran when it started.
+        startup: the files of `sitecustomize` and `usercustomize` that it runs when it starts.
         root: the resolved folder from which it imports `vllm`; None if it has none.
     """
 
@@ -53,12 +56,16 @@ class Interpreter:
     root: Path | None
 
 
-def describe(python: Path) -> Interpreter:
-    """Ask an interpreter for its paths.
+def described(environment: Environment) -> Interpreter:
+    """Describe the interpreter of an environment, which is run only if it may be.
 
     Raises:
-        Failure: it does not answer.
+        Failure: it does not answer, or its environment has more than one vLLM.
     """
+    return _asked(environment.python) if environment.may_run else _read(environment)
+
+
+def _asked(python: Path) -> Interpreter:
     told = ask(python, _SCRIPT)
     return Interpreter(
         python,
@@ -71,31 +78,20 @@ def describe(python: Path) -> Interpreter:
     )
 
 
-def interpreter_of(root: Path) -> Interpreter | None:
-    """Find the interpreter whose site-packages or dist-packages folder this is; None if there is no such interpreter.
-
-    The folder of a checkout, or of sources that were fetched, belongs to no interpreter.
-    """
-    found = re.fullmatch(r"(.*)/lib(?:64)?/(python3[.\d]*)/(?:site|dist)-packages", str(root))
-    if not found:
-        return None
-    prefixes = dict.fromkeys((Path(found[1] or "/"), Path("/usr")))  # Debian's own Python also reads /usr/local
-    for python in (prefix / "bin" / name for prefix in prefixes for name in (found[2], "python3", "python")):
-        if not python.is_file():
-            continue
-        try:
-            told = describe(python)
-        except Failure:
-            continue
-        if root in [site.resolve() for site in told.sites]:
-            return told
-    return None
+def _read(environment: Environment) -> Interpreter:
+    prefix, first = environment.folder, [folder.resolve() for folder in pythonpath()]
+    path, own = [*first, *sites.search_path(prefix)], sites.own_sites(prefix)
+    root = next((folder for folder in first if (folder / "vllm/__init__.py").is_file()), None)
+    root = root or sites.import_root(prefix)
+    about = (sites.version_of(prefix), prefix, tuple(path), tuple(own), tuple(_startup(path)))
+    return Interpreter(environment.python, *about, root)
 
 
-def editable_source(direct_url: str | bytes | None) -> Path | None:
-    """Return the folder that a package is installed from for editing, by its `direct_url.json`; None for others."""
-    try:
-        said = json.loads(direct_url or "{}")
-        return Path(unquote(urlsplit(said["url"]).path)) if said["dir_info"]["editable"] else None
-    except (ValueError, TypeError, LookupError):
-        return None
+def pythonpath() -> list[Path]:
+    """List the folders of this shell's PYTHONPATH."""
+    return [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _startup(path: list[Path]) -> Iterator[Path]:
+    for name in ("sitecustomize.py", "usercustomize.py"):
+        yield from [folder / name for folder in path if (folder / name).is_file()][:1]

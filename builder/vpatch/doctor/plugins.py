@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter, editable_source
+from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
+from vpatch.tree.sites import editable_source
 from vpatch.tree.verify import module_of
 
 _GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")

@@ -57,13 +57,16 @@ def probe(subject: Subject, watch: Callable[[str], object]) -> tuple[list[Probed
 
 
 def _hindrance(subject: Subject) -> Finding | None:
-    """Return why no probe can run: no interpreter is known that imports this vLLM."""
-    python, root = subject.python, subject.tree.root
-    if python and python.root == root:
+    """Return why no probe can run: no interpreter is known that imports this vLLM, or vpatch may not run it."""
+    python, root, refusal = subject.python, subject.tree.root, subject.located.refusal
+    if python and python.root == root and not refusal:
         return None
     what = "no probe was run: no interpreter is known that imports this vLLM"
     do = subject.commands.command("doctor", "--run", "--python", "PY")
-    if python:
+    if python and refusal:
+        what = f"no probe was run: vpatch does not run {python.python}: {refusal}"
+        do = f"if you trust this environment: {shell('vpatch', 'doctor', '--run', '--python', python.python, root)}"
+    elif python:
         command = shell("env", f"PYTHONPATH={root}", "vpatch", "doctor", "--run", "--python", python.python, root)
         do = f"if these sources belong to no environment, use the packages of that one: {command}"
     return Finding("probe", Level.WARNING, what, (str(root),), do)

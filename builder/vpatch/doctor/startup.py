@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter
+from vpatch.doctor.interpreter import Interpreter, pythonpath
 from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
 
@@ -59,7 +58,7 @@ def _read(file: Path) -> bytes:
 
 
 def _others(subject: Subject, python: Interpreter | None) -> Iterator[Finding]:
-    root, named = subject.tree.root, _pythonpath()
+    root, named = subject.tree.root, pythonpath()
     for folder in named:
         if _holds_vllm(folder) and folder.resolve() != root:
             what = "PYTHONPATH of this shell has another vLLM: a server that is started with it imports that one"
@@ -77,10 +76,6 @@ def _others(subject: Subject, python: Interpreter | None) -> Iterator[Finding]:
         yield Finding(
             "search-path", Level.WARNING, what, (str(here),), "start the server in another folder, or with `vllm serve`"
         )
-
-
-def _pythonpath() -> list[Path]:
-    return [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _holds_vllm(folder: Path) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 from vpatch import api
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.marks import marked_files
-from vpatch.doctor.interpreter import Interpreter, describe, interpreter_of
+from vpatch.doctor.interpreter import Interpreter, described
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.tree import backup
 from vpatch.tree.backup import Kept
@@ -40,7 +39,7 @@ class Subject:
         verified: what `vpatch verify` finds: the verdicts, and what is wrong with files that overlays changed.
         named: ids of overlays that the user named.
         python: the interpreter that runs this vLLM; None if none is known, or if it does not answer.
-        unanswered: why the interpreter does not answer.
+        unanswered: why the interpreter is not described: it does not answer, or its files contradict each other.
         commands: what to suggest to the user.
     """
 
@@ -95,24 +94,23 @@ class Subject:
         return max(path.stat().st_mtime for path in files)
 
 
-def examine(located: Located, python: Path | None, selection: Selection, commands: Commands) -> Subject:
+def examine(located: Located, selection: Selection, commands: Commands) -> Subject:
     """Read what several findings rest on.
 
     Args:
         located: the vLLM.
-        python: the interpreter that runs it; None to look for the one that its folder belongs to.
         selection: the overlays.
         commands: what to suggest to the user.
 
     Raises:
         UnknownName: there is no such overlay.
     """
-    told, unanswered = None, None
+    python, unanswered = None, None
     try:
-        told = describe(python) if python else interpreter_of(located.tree.root)
+        python = described(located.environment) if located.environment else None
     except Failure as failure:
         unanswered = failure.problems[0]
-    return Subject(located, _verified(located.tree, selection), selection.named, told, unanswered, commands)
+    return Subject(located, _verified(located.tree, selection), selection.named, python, unanswered, commands)
 
 
 def _verified(tree: Tree, selection: Selection) -> api.Result:

@@ -22,6 +22,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 from vpatch.matrix.verdicts import Tree, parsed_version
 from vpatch.tree.locate import locate
+from vpatch.tree.plumbing import plumbing
 
 if TYPE_CHECKING:
     from git import Git
@@ -225,23 +226,10 @@ def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> tuple[M
 
 
 def _git(folder: Path, *, fetches: bool = False) -> Git:
-    """Return git for one repository. It asks no questions, and fetches only if it may, by safe protocols."""
-    from git import Git
-
-    git_dir = folder / ".git" if (folder / ".git").exists() else folder
+    """Return git for one repository; it fetches only if it may, by safe protocols."""
     allowed = os.environ.get("GIT_ALLOW_PROTOCOL")
-    protocols = [name for name in _PROTOCOLS if fetches and (allowed is None or name in allowed.split(":"))]
-    git = Git(folder)
-    git.update_environment(
-        GIT_DIR=str(git_dir.absolute()),  # both may be set for another repository, whose hook started vpatch
-        GIT_WORK_TREE=str(git_dir.absolute()),
-        GIT_ALLOW_PROTOCOL=":".join(protocols) or "none",
-        GIT_NO_LAZY_FETCH="1",  # else git would fetch what a partial clone lacks
-        GIT_NO_REPLACE_OBJECTS="1",
-        GIT_TERMINAL_PROMPT="0",
-        SSH_ASKPASS_REQUIRE="never",  # nor is there a terminal, as git runs in a session of its own
-    )
-    return git
+    safe = [name for name in _PROTOCOLS if allowed is None or name in allowed.split(":")]
+    return plumbing(folder, safe if fetches else ())
 
 
 def _is_url(address: str) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
@@ -21,18 +22,22 @@ from vpatch.tree.backup import STAGED, is_companion, sha256
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
+from vpatch.tree.plumbing import plumbing
 from vpatch.tree.transaction import LATER, collecting
 
+_CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # besides line endings
+_NO_CONVERSION = ("unspecified", "unset")
+
 if TYPE_CHECKING:
-    from git import Repo
+    from git import Git
 
 
 @dataclass(frozen=True)
-class _Git:
-    """What git reports about a checkout, and what vpatch noted in the repository."""
+class _Found:
+    """What git has of a checkout, what is in its files, and what vpatch noted in the repository."""
 
-    head: str  # the commit that is checked out
-    differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
+    blobs: Mapping[str, str]  # the ids of the files below `vllm/` in the commit that is checked out
+    marked: tuple[str, ...]  # the Python files below `vllm/` that carry marks
     staged: tuple[str, ...]  # the files that a killed run staged
     written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
 
@@ -41,64 +46,75 @@ class Checkout:
     """A source checkout, a `vpatch.tree.apply.Snapshot`; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
-    change, and is never overwritten.
+    change, and is never overwritten. Files are compared here and not by git, see `vpatch.tree.plumbing`.
     """
 
-    def __init__(self, tree: Tree, repo: Repo) -> None:
+    def __init__(self, tree: Tree, git: Git, git_dir: Path) -> None:
         self.tree = tree
         self._reads = Reads(tree)
-        self.repo = repo
+        self.git = git
+        self.git_dir = git_dir
         self._committed: dict[str, bytes | None] = {}
 
     @classmethod
     def at(cls, tree: Tree) -> Checkout:
         """Open the repository at the root of `tree`."""
         try:
-            from git import Repo
+            git = plumbing(tree.root)
         except ImportError as error:
             cause = f"a source checkout needs git and gitpython: {how_to_add('git')}"
             raise Failure(Problem("cannot read the checkout", str(tree.root), cause)) from error
         with _naming(tree.root):
-            repo = Repo(tree.root)
-            tag = repo.git.describe(tags=True, always=True, dirty=False)
-        return cls(replace(tree, version=tag.removeprefix("v")), repo)
+            git_dir = Path(git.rev_parse("--absolute-git-dir"))
+            tag = git.describe(tags=True, always=True, dirty=False)
+        return cls(replace(tree, version=tag.removeprefix("v")), git, git_dir)
 
     def snapshot(self) -> Checkout:
         """Begin another run."""
-        return Checkout(self.tree, self.repo)
+        return Checkout(self.tree, self.git, self.git_dir)
 
     def read(self, path: str) -> bytes | None:
         """Read a file; return None if it does not exist."""
         return self._reads.read(path)
 
     @cached_property
-    def git(self) -> _Git:
-        """What git reports."""
+    def found(self) -> _Found:
+        """What the commit and the files have."""
         with _naming(self.tree.root):
-            head = self.repo.git.rev_parse("HEAD")
-            changed = self.repo.git.diff("HEAD", "--name-only", "--no-renames", "-z", "--", "vllm").split("\0")
-            unknown = str(self.repo.git.ls_files("--others", "-z", "--", "vllm")).split("\0")
+            listed = str(self.git.ls_tree("-r", "-z", "--full-tree", "HEAD", "--", "vllm")).split("\0")
+        entries = [(*head.split(), path) for head, _, path in (line.partition("\t") for line in listed if line)]
+        blobs = {path: name for _mode, kind, name, path in entries if kind == "blob"}
         try:
-            written = dict(json.loads(self._ledger.read_bytes()))
+            written = dict(parse_json(read_regular(self._ledger)))
         except (OSError, ValueError, TypeError):
             written = {}
-        differing = tuple(name for name in (*changed, *unknown) if name.endswith(".py"))
-        return _Git(head, differing, tuple(name for name in unknown if name.endswith(STAGED)), written)
+        files = list(_files(self.tree.root))
+        marked = tuple(file for file in files if file.endswith(".py") and marks_in(self._now(file)))
+        return _Found(blobs, marked, tuple(name for name in files if name.endswith(STAGED)), written)
+
+    def _now(self, file: str) -> bytes:
+        """Return the content of a file that may be anything; empty if it is no file that vpatch could have written."""
+        if loaded := self._reads.loaded.get(file):
+            return loaded.content
+        try:
+            return read_regular(self.tree.root / file)
+        except OSError:
+            return b""
 
     def committed(self, file: str) -> bytes | None:
-        """Return a file as the commit would check it out, line endings and filters included."""
+        """Return a file of the commit, with the line endings that it has in the checkout."""
         if file not in self._committed:
+            blob = self.found.blobs.get(file)
+            raw = {"strip_newline_in_stdout": False, "stdout_as_string": False}
             with _naming(self.tree.root):
-                known = self.repo.git.ls_tree("HEAD", "--", file)
-                options = {"strip_newline_in_stdout": False, "stdout_as_string": False}
-                found = self.repo.git.cat_file("--filters", f"HEAD:{file}", **options) if known else None
-            self._committed[file] = None if found is None else bytes(found)
+                stored = None if blob is None else bytes(self.git.cat_file("blob", blob, **raw))
+            self._committed[file] = stored and _as_in(self.read(file) or b"", stored)
         return self._committed[file]
 
     @property
     def originals(self) -> Mapping[str, bytes | None]:
         """The bytes of the commit."""
-        files = [file for file in self.git.differing if marks_in(self.read(file) or b"")]
+        files = self.found.marked
         return {file: self.committed(file) for file in files if not marks_in(self.committed(file) or b"")}
 
     @property
@@ -108,14 +124,14 @@ class Checkout:
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the repository's git folder."""
-        return locked(Path(self.repo.git_dir), self.tree.root, "vpatch.lock", os.O_RDWR | os.O_CREAT)
+        return locked(self.git_dir, self.tree.root, "vpatch.lock", os.O_RDWR | os.O_CREAT)
 
     def refresh(self) -> bool:
         """Read files and ask git again; return whether something differs."""
-        before = self.git
-        del self.git
+        before, changed = self.found, self._reads.refresh()
+        del self.found
         self._committed.clear()
-        return self._reads.refresh() or self.git != before
+        return changed or self.found != before
 
     def decide(
         self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
@@ -134,33 +150,40 @@ class Checkout:
         if committed is None and not is_companion(file):
             yield Problem("unknown file", file, "git does not have it: there would be nothing to revert to")
         elif now != committed and not marks_in(now or b"") and not (now is None and is_companion(file)):
-            yield Problem("dirty file", file, "it has uncommitted changes: commit or stash them, and run again")
+            yield Problem("dirty file", file, self._why_dirty(file))
         elif file in edited:
             yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")
+
+    def _why_dirty(self, file: str) -> str:
+        with _naming(self.tree.root):
+            told = str(self.git.check_attr("-z", *_CONVERSIONS, "--", file)).split("\0")
+        if found := [name for name, value in zip(told[1::3], told[2::3], strict=False) if value not in _NO_CONVERSION]:
+            return f"git converts it on checkout, by the attribute {found[0]}, and vpatch runs no program for that"
+        return "it has uncommitted changes: commit or stash them, and run again"
 
     def _edited(self, file: str) -> bool:
         """Whether a file is neither as committed nor as vpatch wrote it."""
         now = self.read(file)
-        return now not in (None, self.committed(file)) and sha256(now or b"") not in self.git.written.get(file, [])
+        return now not in (None, self.committed(file)) and sha256(now or b"") not in self.found.written.get(file, [])
 
     def _is_tidy(self) -> bool:
         """Whether no killed run left anything, an empty folder of companions included."""
         companions = self.tree.root / COMPANIONS
-        return not self.git.staged and (not companions.is_dir() or any(companions.glob("*.py")))
+        return not self.found.staged and (not companions.is_dir() or any(companions.glob("*.py")))
 
     @property
     def _ledger(self) -> Path:
-        return Path(self.repo.git_dir) / "vpatch.json"
+        return self.git_dir / "vpatch.json"
 
     def _note(self, written: Mapping[str, list[str]]) -> None:
-        with naming("cannot write", str(self._ledger)), Folders(Path(self.repo.git_dir).resolve()) as folders:
+        with naming("cannot write", str(self._ledger)), Folders(self.git_dir.resolve()) as folders:
             folders.stage(self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
             folders.put(self._ledger.name)
 
     def _carry_out(
         self, wanted: Mapping[str, bytes | None], todo: Mapping[str, bytes | None], edited: Collection[str]
     ) -> None:
-        before = self.git.written
+        before = self.found.written
         # The hashes of an edited file stay those from before the edit, so that `revert` goes on refusing it.
         ours = {
             file: before.get(file, []) if file in edited else [sha256(new)]
@@ -168,7 +191,7 @@ class Checkout:
             if new is not None and marks_in(new)
         }
         with Folders(self.tree.root) as folders:
-            folders.discard(self.git.staged)
+            folders.discard(self.found.staged)
             made: list[str] = []
             try:
                 self._stage(folders, todo, made)
@@ -176,7 +199,7 @@ class Checkout:
                 self._note({file: [*before.get(file, []), *ours.get(file, [])] for file in {**before, **ours}})
             except BaseException:
                 folders.discard(map(disk.waiting, todo), made)
-                with suppress(OSError), Folders(Path(self.repo.git_dir).resolve()) as own:
+                with suppress(OSError), Folders(self.git_dir.resolve()) as own:
                     own.discard([disk.waiting(self._ledger.name)])
                 raise
             for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
@@ -208,6 +231,22 @@ class Checkout:
             raise Failure(*dict.fromkeys(problems))
 
 
+def _files(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root / "vllm"):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))  # noqa: PTH118
+
+
+def _as_in(now: bytes, stored: bytes) -> bytes:
+    """Return what git stores with the line endings of the file as it is now: vpatch keeps them in what it writes.
+
+    Attributes and settings say which it had, but a file that a user converted counts as unchanged there, too.
+    """
+    if b"\r" in stored or not now.count(b"\n") or now.count(b"\n") != now.count(b"\r\n"):
+        return stored
+    return stored.replace(b"\n", b"\r\n")
+
+
 @contextmanager
 def _naming(root: Path) -> Iterator[None]:
     from git import GitError
@@ -216,5 +255,5 @@ def _naming(root: Path) -> Iterator[None]:
         yield
     except (GitError, OSError, ValueError) as error:
         told = " ".join(str(getattr(error, "stderr", "") or error).split())
-        cause = "there is a .git, and yet no repository" if told == str(root) else told
+        cause = "there is a .git, and yet no repository" if "not a git repository" in told else told
         raise Failure(Problem("git fails", str(root), cause)) from error

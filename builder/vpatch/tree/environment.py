@@ -1,14 +1,20 @@
-"""Find the vLLM of the current environment: what a command works on if the user names no tree."""
+"""Which vLLM a command works on, which Python belongs to it, and whether vpatch may run that Python.
+
+vpatch runs an interpreter if the user named it, if it runs vpatch itself, or if it is that of the active environment.
+Every other one is read (`sites`): it may lie in a repository that was cloned, or on a share.
+"""
 
 from __future__ import annotations
 
 import os
+import site
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem
-from vpatch.tree.locate import Tree, import_root, tree_at
+from vpatch.tree import sites
+from vpatch.tree.locate import Tree, import_root, imported_by, interpreter, locate, tree_at
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,7 @@ class Environment:
     folder: Path  # its `sys.prefix`
     python: Path
     active: bool = False  # whether the user's shell has activated it
+    may_run: bool = False  # whether vpatch may run its interpreter
 
 
 @dataclass(frozen=True)
@@ -27,20 +34,70 @@ class Located:
 
     Attributes:
         tree: the vLLM.
-        environment: the one that has it; None if the user named the vLLM.
+        environment: the one whose interpreter runs it, as far as known.
+        how: what it was found by, "" if the user named it.
         others: the other environments with a vLLM, which the user may have meant.
         passed_over: why active environments that were searched before were not taken.
+        refusal: why the interpreter may not even be run for a command that has to import; "" if that was not asked.
     """
 
     tree: Tree
     environment: Environment | None = None
+    how: str = ""
     others: tuple[Environment, ...] = ()
     passed_over: tuple[str, ...] = ()
+    refusal: str = ""
 
-    @property
-    def how(self) -> str:
-        """What it was found by, "" if the user named it."""
-        return self.environment.name if self.environment else ""
+    def importing(self) -> Located:
+        """Return the same for a command that has to import: then the interpreter of the user's environment may run."""
+        if self.environment is None or self.environment.may_run:
+            return self
+        from vpatch.tree.belonging import why_foreign
+
+        if why := why_foreign(self.environment.folder, self.environment.python):
+            return replace(self, refusal=why)
+        return replace(self, environment=replace(self.environment, may_run=True))
+
+
+def named(path: Path, python: Path | None = None) -> Located:
+    """Find the vLLM that the user names by its place, with the environment that it belongs to.
+
+    Args:
+        path: as of `locate`.
+        python: the path of the interpreter that the user names besides.
+
+    Raises:
+        UnknownName, Failure: as `locate`.
+    """
+    tree = locate(path)
+    if python is not None or path.is_file():
+        return Located(tree, _of_interpreter(python or path.absolute()))
+    folder = sites.prefix_of(tree.root)
+    if tree.root != path.resolve() and sites.interpreter_in(path):
+        folder = path.absolute()
+    return Located(tree, None if folder is None else _of_folder(folder, tree.root))
+
+
+def imported(python: Path) -> Located:
+    """Find the vLLM that an interpreter imports, which the user named.
+
+    Raises:
+        UnknownName, Failure: as `imported_by`.
+    """
+    return Located(imported_by(python), _of_interpreter(interpreter(python)))
+
+
+def _of_interpreter(python: Path) -> Environment:
+    return Environment(str(python), python.parent.parent, python, may_run=True)
+
+
+def _of_folder(folder: Path, root: Path) -> Environment | None:
+    own = root in [Path(one).resolve() for one in site.getsitepackages()]
+    for known in environments():
+        if known.may_run and (known.folder.resolve() == folder.resolve() or (own and known.folder == Path(sys.prefix))):
+            return known
+    python = sites.interpreter_in(folder)
+    return None if python is None else Environment(str(folder), folder, python)
 
 
 def environments() -> list[Environment]:
@@ -52,11 +109,13 @@ def environments() -> list[Environment]:
     active = {name: Path(value) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if (value := os.environ.get(name))}
     activated = {folder.resolve() for folder in active.values()}
     own = Path(sys.prefix)
-    found = [Environment("the interpreter that runs vpatch", own, Path(sys.executable), own.resolve() in activated)]
+    running = "the interpreter that runs vpatch"
+    found = [Environment(running, own, Path(sys.executable), own.resolve() in activated, may_run=True)]
     project = {"./.venv": Path(".venv")} if Path(".venv").is_dir() else {}
     for name, folder in (active | project).items():
         if all(folder.resolve() != other.folder.resolve() for other in found):
-            found.append(Environment(name, folder, folder / "bin" / "python", name in active))
+            is_active = name in active
+            found.append(Environment(name, folder, folder / "bin" / "python", is_active, may_run=is_active))
     return found
 
 
@@ -72,7 +131,10 @@ def current() -> Located:
     for environment in environments():
         why = " has none"
         try:
-            root = import_root(environment.python)
+            if environment.may_run:
+                root = import_root(environment.python)
+            elif (root := sites.import_root(environment.folder)) is None:
+                why = sites.absence(environment.folder, environment.python)
         except Failure as failure:
             root, why = None, f": {failure.problems[0].cause}"
         if root is not None:
@@ -85,4 +147,5 @@ def current() -> Located:
         cause = f"{'; '.join(lacking)}; activate the environment that has vLLM, or name it: `vpatch status PATH`"
         raise Failure(Problem("no vllm", "the current environment", cause))
     (root, first), *others = found.items()
-    return Located(tree_at(root), first, tuple(environment for _, environment in others), tuple(passed_over))
+    meant = tuple(environment for _, environment in others)
+    return Located(tree_at(root), first, first.name, meant, tuple(passed_over))

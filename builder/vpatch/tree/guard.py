@@ -53,8 +53,7 @@ def locked(path: Path, tree: Path, shared: str, flags: int, patience: float = 30
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         held.callback(os.close, folder)
         _take(folder, path, tree, patience)
-        kind = file_system(folder) or ""
-        if kind in _REMOTE or kind.startswith("fuse"):
+        if kind := is_remote(folder):
             with naming("cannot lock", str(path / shared), f"; on this file system ({kind}) it keeps other hosts away"):
                 file = os.open(shared, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
             held.callback(os.close, file)
@@ -93,6 +92,12 @@ def file_system(file: int) -> str | None:
     except OSError:
         return None
     return next((line.partition(" - ")[2].split()[0] for line in lines if line.split()[0] == number), None)
+
+
+def is_remote(file: int) -> str:
+    """Return the type of a descriptor's file system if other machines may write to it; else ""."""
+    kind = file_system(file) or ""
+    return kind if kind in _REMOTE or kind.startswith("fuse") else ""
 
 
 def refuse_links(tree: Tree, paths: Iterable[str]) -> None:

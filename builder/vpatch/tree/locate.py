@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem, UnknownName, cause, naming
+from vpatch.tree import sites
 
 _PATIENCE = 60
 
@@ -52,11 +53,16 @@ def _signature(of: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder that holds `vllm/`, and what is known of the release in it."""
+    """A folder that holds `vllm/`, and what is known of the release in it.
+
+    A dist-info without METADATA is no installation: a package manager that does not read RECORD, such as conda's, left
+    it because of what vpatch keeps there.
+    """
 
     root: Path  # absolute and resolved
     dist_info: str | None  # the name of the release's `*.dist-info` folder below `root`
     version: str | None  # for people only: no decision depends on it
+    leftovers: tuple[str, ...] = ()  # the names of dist-info folders with vpatch's files and no METADATA
 
     @property
     def record(self) -> str:
@@ -109,6 +115,8 @@ class Reads:
 def locate(tree: Path) -> Tree:
     """Find the vLLM in a site-packages or dist-packages folder, a virtual environment, a source checkout, or of an
     interpreter.
+
+    Only an interpreter that is named is run; a folder is read.
 
     Raises:
         UnknownName: `tree` does not exist.
@@ -210,16 +218,12 @@ def _named(tree: Path) -> Tree:
         raise UnknownName(Problem("no vllm", str(tree), "no such folder"))
     if (tree / "vllm").is_dir():
         return tree_at(tree)
-    below = [p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages")]
-    roots = sorted({path.resolve() for path in below if (path / "vllm").is_dir()})
-    if len(roots) > 1:
-        raise Failure(Problem("more than one vllm", str(tree), ", ".join(map(str, roots))))
-    if roots:
-        return tree_at(roots[0])
+    if root := sites.import_root(tree):
+        return tree_at(root)
     if tree.name == "vllm" and (tree / "__init__.py").is_file():
         raise _missing(tree, f"this is the package itself; name the folder that holds it: {tree.parent}")
-    if (python := tree / "bin" / "python").is_file():
-        return imported_by(python)  # an editable install: a finder of this environment knows where vLLM is
+    if python := sites.interpreter_in(tree):
+        raise _missing(tree, f"this environment{sites.absence(tree, python)}")
     hint = f"; did you mean {tree / '.venv'}?" if (tree / ".venv").is_dir() else ""
     raise _missing(tree, f"not a site-packages, virtual environment or source checkout with vllm in it{hint}")
 
@@ -244,12 +248,15 @@ def tree_at(root: Path) -> Tree:
         raise _missing(root, "vllm/ has no __init__.py: not a usable vLLM; reinstall it")
     if not any(path.parent.name not in {"__pycache__", "_vpatch"} for path in (root / "vllm").glob("*/*.py")):
         raise _missing(root, "vllm/ has no packages below it: not a usable vLLM; reinstall it")
-    infos = sorted(info.name for info in root.glob("vllm[-_]*.dist-info") if _has_vllm(info))
+    named = sorted(root.glob("vllm[-_]*.dist-info"))
+    whole = [info for info in named if (info / "METADATA").is_file()]
+    infos = [info.name for info in whole if _has_vllm(info)]
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))
+    left = tuple(info.name for info in named if info not in whole and (info / "vpatch").is_dir())
     if not infos:
-        return Tree(root, None, None)
-    return Tree(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2])
+        return Tree(root, None, None, left)
+    return Tree(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2], left)
 
 
 def _has_vllm(info: Path) -> bool:
