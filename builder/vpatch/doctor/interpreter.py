@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from vpatch.errors import Failure
+from vpatch.foreign import parse_json
 from vpatch.tree.locate import ask
 
 # `python -c` also searches the current folder, which programs do not.
@@ -95,7 +95,7 @@ def interpreter_of(root: Path) -> Interpreter | None:
 def editable_source(direct_url: str | bytes | None) -> Path | None:
     """Return the folder that a package is installed from for editing, by its `direct_url.json`; None for others."""
     try:
-        said = json.loads(direct_url or "{}")
+        said = parse_json(direct_url or "{}")
         return Path(unquote(urlsplit(said["url"]).path)) if said["dir_info"]["editable"] else None
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None

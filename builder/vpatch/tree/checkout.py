@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
-from vpatch.tree.backup import STAGED, is_companion, sha256
+from vpatch.tree.backup import STAGED, hashes_in, is_companion, sha256
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
@@ -34,7 +35,7 @@ class _Git:
     head: str  # the commit that is checked out
     differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
     staged: tuple[str, ...]  # the files that a killed run staged
-    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
+    written: Mapping[str, Sequence[str]]  # hashes of what vpatch wrote: they tell users' edits apart
 
 
 class Checkout:
@@ -79,8 +80,8 @@ class Checkout:
             changed = self.repo.git.diff("HEAD", "--name-only", "--no-renames", "-z", "--", "vllm").split("\0")
             unknown = str(self.repo.git.ls_files("--others", "-z", "--", "vllm")).split("\0")
         try:
-            written = dict(json.loads(self._ledger.read_bytes()))
-        except (OSError, ValueError, TypeError):
+            written = {file: hashes_in(said) for file, said in parse_json(read_regular(self._ledger)).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
             written = {}
         differing = tuple(name for name in (*changed, *unknown) if name.endswith(".py"))
         return _Git(head, differing, tuple(name for name in unknown if name.endswith(STAGED)), written)
@@ -152,7 +153,7 @@ class Checkout:
     def _ledger(self) -> Path:
         return Path(self.repo.git_dir) / "vpatch.json"
 
-    def _note(self, written: Mapping[str, list[str]]) -> None:
+    def _note(self, written: Mapping[str, Sequence[str]]) -> None:
         with naming("cannot write", str(self._ledger)), Folders(Path(self.repo.git_dir).resolve()) as folders:
             folders.stage(self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
             folders.put(self._ledger.name)
