@@ -56,7 +56,7 @@ def test_the_code_of_another_process_is_the_same(tmp_path: Path, optimize: int) 
     found = set()
     for seed in ("1", "2"):
         twin = tmp_path / f"m{seed}.pyc"
-        command = [sys.executable, "-c", COMPILE, tmp_path / "m.py", twin, str(optimize)]
+        command = [sys.executable, "-c", COMPILE, str(tmp_path / "m.py"), str(twin), str(optimize)]
         subprocess.run(command, env={"PYTHONHASHSEED": seed}, check=True)
         found.add(twin.read_bytes())
 
