@@ -12,7 +12,9 @@ import json
 import os
 import stat
 import tomllib
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 CODE_BYTES = 1 << 24  # of a module, a RECORD or a note beside them; the largest of vLLM has 1 MB
 TOML_BYTES = 1 << 18  # tomllib takes a time that grows with the square of some documents' size
@@ -30,11 +32,32 @@ def read_regular(path: str | os.PathLike[str], most: int = CODE_BYTES, *, dir_fd
     Raises:
         OSError: it is no regular file, is larger, or cannot be read.
     """
-    # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.
-    _refuse_irregular(os.stat(path, dir_fd=dir_fd))
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=dir_fd)
-    with os.fdopen(opened, "rb") as file:
-        return read_opened(file.fileno(), most)
+    with opened_regular(path, dir_fd=dir_fd) as file:
+        return read_opened(file, most)
+
+
+@contextmanager
+def opened_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Iterator[int]:
+    """Open a regular file during the block, for those who read a part of it; raises what `read_regular` raises."""
+    try:
+        file = _opened(path, dir_fd)
+        try:
+            _refuse_irregular(os.fstat(file))
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def _opened(path: str | os.PathLike[str], dir_fd: int | None) -> int:
+    try:
+        # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.
+        _refuse_irregular(os.stat(path, dir_fd=dir_fd))
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=dir_fd)
+    except ValueError as error:  # a null character, or one that UTF-8 cannot encode
+        raise OSError(errno.EINVAL, "no file can have this name") from error
 
 
 def read_opened(file: int, most: int = CODE_BYTES) -> bytes:
@@ -55,11 +78,11 @@ def parse_json(document: str | bytes, most: int = CODE_BYTES) -> Any:
     """Parse JSON of at most `most` bytes, whose arrays and objects nest at most 64 deep.
 
     Raises:
-        ValueError: it is something else, or has text that UTF-8 cannot encode.
+        ValueError: it is something else (NaN and Infinity are no JSON), or has text that UTF-8 cannot encode.
     """
     _refuse_long(document, most)
     try:
-        found = json.loads(document)
+        found = json.loads(document, parse_constant=_refuse_constant)
     except RecursionError:
         raise _too_deep() from None
     _refuse_deep(found)
@@ -92,6 +115,10 @@ def _refuse_irregular(about: os.stat_result) -> None:
 def _refuse_long(document: str | bytes, most: int) -> None:
     if len(document) > most:
         raise ValueError(f"it has {len(document):,} bytes, more than {most:,}")
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 def _refuse_deep(document: object) -> None:

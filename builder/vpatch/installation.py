@@ -6,10 +6,8 @@ installed distributions" (PEP 610); without that file it came from a package ind
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-import tomllib
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from vpatch.errors import Failure, Problem, shell
+from vpatch.foreign import TOML_BYTES, parse_json, parse_toml, read_regular
 
 # Their commands make the environment anew: with one extra, they would remove the others.
 _MADE_ANEW = frozenset({"uv tool", "pipx"})
@@ -93,7 +92,7 @@ def _beside(but: Path | None = None) -> list[str]:
     if not receipt.is_file():
         return []
     words: list[str] = []
-    for one in tomllib.loads(receipt.read_text("utf-8")).get("tool", {}).get("requirements", ()):
+    for one in parse_toml(read_regular(receipt, TOML_BYTES)).get("tool", {}).get("requirements", ()):
         extras = f"[{','.join(one['extras'])}]" if "extras" in one else ""
         if one["name"] == "vpatch" or one.get("editable") == str(but):
             continue
@@ -116,7 +115,7 @@ def _source(name: str) -> list[str]:
     text = distribution("vpatch").read_text("direct_url.json")
     if text is None:
         return [name]
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = parse_json(text)
     url = found["url"]
     if "dir_info" in found:
         editable = ["--editable"] if found["dir_info"].get("editable") else []

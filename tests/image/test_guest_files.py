@@ -9,10 +9,10 @@ import marshal
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from vpatch.image.checks import guest_script
 from vpatch.image.guest import check_files, check_interpreter, check_tree
 from vpatch.tree import record
 
@@ -125,9 +125,8 @@ def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: py
 def test_the_script_answers_in_one_line(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = (files("vpatch.image") / "guest.py").read_text()
     question = {"root": str(tree), "dist_info": INFO, "provenance": asked(tree)}
-    command = [sys.executable, "-c", script, "files", json.dumps(question)]
+    command = [sys.executable, "-c", guest_script(), "files", json.dumps(question)]
     ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "modules", dict(sys.modules))

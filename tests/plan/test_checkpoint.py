@@ -155,13 +155,13 @@ FILES = {
     "cut": (json.dumps(QWEN3).encode()[:-5], "it is not JSON: "),
     "a list": (b"[]", "its JSON is a list, not an object"),
     "null": (b"null", "its JSON is null, not an object"),
-    "deep": (b'{"a":' * 200_000, "its JSON is nested too deeply"),
-    "deep lists": (b"[" * 200_000, "its JSON is nested too deeply"),
+    "deep": (b'{"a":' * 200_000, "it is not JSON: it nests more than 64 deep"),
+    "deep lists": (b"[" * 200_000, "it is not JSON: it nests more than 64 deep"),
     "not a number": (b'{"num_hidden_layers": NaN}', "it is not JSON: NaN is not a number of JSON"),
     "many digits": (b'{"num_hidden_layers": ' + b"9" * 5000 + b"}", "it is not JSON: "),
     "not text": (b"\xff\xfe\x00{", "it is not JSON: "),
     "weights": (hashlib.shake_256(b"weights").digest(4096), "it is not JSON: "),
-    "100 MB": (b" " * 100_000_000, "it is longer than 16,777,216 bytes"),
+    "100 MB": (b" " * 100_000_000, "it has 100,000,000 bytes, more than 16,777,216"),
 }
 
 
@@ -188,7 +188,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     assert all(problem.where == str(tmp_path / name / "config.json") for name, problem in told.items())
     assert {name: problem.cause for name, problem in told.items()} == {
         "none": "No such file or directory",
-        "fifo": "it is not a regular file",
+        "fifo": "not a regular file",
         "folder": "Is a directory",
         "loop": "Too many levels of symbolic links",
     }

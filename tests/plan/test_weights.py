@@ -144,7 +144,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "b.safetensors").mkdir()
 
     causes = [problem.cause for problem in problems_of(read, tmp_path)]
-    assert causes == ["it is not a regular file", "Is a directory"]
+    assert causes == ["not a regular file", "Is a directory"]
 
 
 def test_a_header_that_is_too_long_is_not_read() -> None:

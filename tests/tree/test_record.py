@@ -40,9 +40,17 @@ def test_paths(content: bytes, paths: list[str]) -> None:
     assert [row.path for row in record.parse(content).rows] == paths
 
 
-def test_a_cell_that_never_ends_is_refused() -> None:
+@pytest.mark.parametrize("begin", [b'a.py,"', b"a.py,"])
+def test_a_cell_that_never_ends_is_refused(begin: bytes) -> None:
     with pytest.raises(ValueError, match="line 1: field larger than field limit"):
-        record.parse(b'a.py,"' + b"x" * 200_000)
+        record.parse(begin + b"x" * 200_000)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_millions_of_rows_are_refused(end: bytes) -> None:
+    """Each would take a hundred bytes of memory."""
+    with pytest.raises(ValueError, match="line ends, and vpatch reads 200,000 rows"):
+        record.parse(end * 5_000_000)
 
 
 @pytest.mark.parametrize(

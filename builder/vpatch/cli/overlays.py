@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from keyword import iskeyword
@@ -20,6 +19,7 @@ from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
 from vpatch.core.overlay import Catalogued, Part, Shape
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.installation import how_to_develop
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -151,12 +151,12 @@ def _package(folder: Path) -> Path | None:
         return None
     with naming("cannot read", str(project)):
         try:
-            points = tomllib.loads(project.read_text("utf-8")).get("project", {}).get("entry-points", {}).get(GROUP)
-        except ValueError as error:
+            points = parse_toml(read_regular(project, TOML_BYTES)).get("project", {}).get("entry-points", {}).get(GROUP)
+            named = str(next(iter(points.values()))).partition(":")[0] if points else ""
+        except (ValueError, AttributeError) as error:  # AttributeError: something else instead of a table
             raise Failure(Problem("cannot read", str(project), str(error))) from error
     if not points:
         return None
-    named = str(next(iter(points.values()))).partition(":")[0]
     path = named.replace(".", "/")
     for found in (folder / path, folder / "src" / path, *sorted(folder.glob(f"*/{path}"))):
         if (found / "__init__.py").is_file():

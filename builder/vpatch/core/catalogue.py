@@ -11,15 +11,18 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from traceback import walk_tb
 from types import ModuleType
 
+from vpatch import trial
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.errors import Failure, Problem, UnknownName, closest
 
 GROUP = "vpatch.overlays"
+_OWN = "vpatch_overlays"  # to ask for the distribution's name takes 10 ms
+_LONGEST = 1000  # characters of an error
 
 
 def discover() -> tuple[Catalogued, ...]:
@@ -38,13 +41,8 @@ def loadable() -> tuple[tuple[Catalogued, ...], tuple[Problem, ...]]:
     """Return the installed overlays that load, in the order of the ids, and what is wrong with the others."""
     found: dict[str, Catalogued] = {}
     problems: list[Problem] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda p: p.value):
-        for name in _modules(point, problems):
-            try:
-                item = _catalogued(import_module(name), point)
-            except (Exception, SystemExit) as error:
-                problems.append(Problem("cannot load overlay", name, _raised(error, name)))
-                continue
+    for point in _points(problems):
+        for item in _loaded(point, problems):
             twin = found.setdefault(item.id, item)
             if twin is not item:
                 problems.append(Problem("overlay id taken", item.id, f"{twin.origin} and {item.origin} both ship it"))
@@ -53,22 +51,72 @@ def loadable() -> tuple[tuple[Catalogued, ...], tuple[Problem, ...]]:
     return tuple(sorted(found.values(), key=lambda item: item.id)), tuple(problems)
 
 
+def _points(problems: list[Problem]) -> list[EntryPoint]:
+    try:
+        found = list(entry_points(group=GROUP))
+    except (ValueError, TypeError):  # a package has entry points that nothing can read
+        found = []
+        for distribution in distributions():
+            try:
+                found += [point for point in distribution.entry_points if point.group == GROUP]
+            except (ValueError, TypeError) as error:
+                problems.append(Problem("cannot read entry points", str(distribution.locate_file("")), str(error)))
+    return sorted(found, key=lambda point: point.value)
+
+
+def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
+    """Import the overlays of an entry point; those of other packages after a rehearsal, which they may not survive."""
+    try:
+        module = point.module
+    except AttributeError:
+        problems.append(Problem("cannot load overlays", f"{point.name} = {point.value}", "it names no module"))
+        return []
+    if point.value == _OWN:
+        return _imported(point, problems)
+    if died := trial.death(module, lambda note: _imported(point, [], note)):
+        problems.append(Problem("cannot load overlays", died.during or point.value, f"importing it {died.how}"))
+        return []
+    with trial.apart():
+        return _imported(point, problems)
+
+
+def _imported(point: EntryPoint, problems: list[Problem], note: trial.Note = lambda _: None) -> list[Catalogued]:
+    found = []
+    for name in _modules(point, problems):
+        note(name)
+        try:
+            found.append(_catalogued(import_module(name), point))
+        except BaseException as error:
+            problems.append(Problem("cannot load overlay", name, _raised(error, name)))
+    return found
+
+
 def _raised(error: BaseException, module: str) -> str:
-    """Return what importing a module raised, and the module's line that led to it."""
+    """Return what importing a module raised, and the module's line that led to it.
+
+    Raises:
+        KeyboardInterrupt: the user raised it: a package that does so itself does not survive the rehearsal.
+    """
+    if type(error) is KeyboardInterrupt:
+        raise error
+    try:
+        told = f"{type(error).__name__}: {error}"
+    except Exception:  # of its `__str__`
+        told = type(error).__name__
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
-    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+    return f"{told[:_LONGEST]}" + (f" (line {lines[-1]})" if lines else "")
 
 
 def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
     try:
         root = point.load()
-    except (Exception, SystemExit) as error:
+        if not hasattr(root, "__path__"):
+            return [str(root.__name__)]
+        modules = pkgutil.iter_modules(root.__path__)
+        return [f"{root.__name__}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
+    except BaseException as error:
         problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
         return []
-    if not hasattr(root, "__path__"):
-        return [root.__name__]
-    modules = pkgutil.iter_modules(root.__path__)
-    return [f"{root.__name__}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
 
 
 def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:

@@ -250,8 +250,11 @@ class Catalogued:
     @property
     def origin(self) -> str:
         """The distribution that ships the overlay, with its version."""
-        dist = self.point.dist if self.point else None
-        return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
+        try:
+            dist = self.point.dist if self.point else None
+            return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
+        except (ValueError, TypeError, LookupError):  # damaged metadata
+            return str(self.point and self.point.value)
 
 
 def notes_of(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from packaging.version import InvalidVersion
 from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.subject import Subject
 from vpatch.errors import Failure, cause
+from vpatch.foreign import opened_regular, read_regular
 from vpatch.image.architectures import lacking, survey
 from vpatch.image.fatbin import oldest_driver
 
@@ -89,7 +91,7 @@ def _torch(subject: Subject) -> _Torch | None:
     for folder in subject.python.paths if subject.python else (subject.tree.root,):
         file = folder / "torch/version.py"
         if file.is_file():
-            text = file.read_text("utf-8", "replace")
+            text = read_regular(file).decode("utf-8", "replace")
             values = dict(re.findall(r"^(__version__|cuda|hip)\b[^=\n]*=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE))
             if "__version__" in values:
                 return _Torch(values["__version__"], values.get("cuda", ""), values.get("hip", ""), file)
@@ -138,5 +140,5 @@ def _for_extensions(root: Path, capabilities: Iterable[str]) -> Iterator[Finding
 
 def _opened(root: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     for name in names:
-        with (root / name).open("rb") as file:
-            yield name, file
+        with opened_regular(root / name) as file, os.fdopen(os.dup(file), "rb") as again:
+            yield name, again

@@ -13,6 +13,7 @@ from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
 from vpatch.tree.sites import editable_source
 
+_LONGEST = 200  # characters
 _OLDEST = ">=3.10"  # what vLLM's wheels have required since 0.18, if this one's metadata is not there to read
 
 
@@ -72,6 +73,6 @@ def _required(subject: Subject) -> SpecifierSet:
     text = subject.tree.read(f"{subject.tree.dist_info}/METADATA") if subject.tree.dist_info else None
     said = HeaderParser().parsestr((text or b"").decode("utf-8", "replace"))["Requires-Python"]
     try:
-        return SpecifierSet(str(said or _OLDEST))
+        return SpecifierSet(str(said or _OLDEST)[:_LONGEST])
     except InvalidSpecifier:
         return SpecifierSet(_OLDEST)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import Distribution, EntryPoint
 from itertools import islice
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
+from vpatch.foreign import opened_regular, read_regular
 from vpatch.tree.sites import editable_source
 from vpatch.tree.verify import module_of
 
@@ -20,6 +21,24 @@ _WRITES = re.compile(
     rb"\.write_(text|bytes)\(|open\([^)\n]*,\s*(mode\s*=\s*)?['\"][wax]b?\+?['\"]|\bos\.(replace|rename)\(|shutil\.(copy|move)"
 )
 _MOST_FILES, _MOST_BYTES = 2_000, 1 << 20  # of one plugin, and of one file
+
+
+class _Installed(Distribution):
+    """What `importlib.metadata` knows of a package, whose metadata may be anything, such as a pipe."""
+
+    def __init__(self, info: Path) -> None:
+        self._info = info
+
+    def read_text(self, filename: str) -> str | None:
+        """Return the text of a file of its metadata; None if it cannot be read."""
+        try:
+            return read_regular(self._info / filename).decode()
+        except (OSError, ValueError):
+            return None
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        """Return the path of one of its files."""
+        return self._info.parent / path
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
@@ -41,7 +60,8 @@ def findings(subject: Subject) -> Iterator[Finding]:
 def _plugins(subject: Subject, python: Interpreter) -> Iterator[tuple[Distribution, EntryPoint]]:
     own = (subject.tree.dist_info or "").partition("-")[0]
     seen = {own}
-    for distribution in distributions(path=[str(path) for path in python.paths]):
+    infos = (info for path in python.paths for kind in ("dist", "egg") for info in sorted(path.glob(f"*.{kind}-info")))
+    for distribution in map(_Installed, infos):
         try:
             points = [point for point in distribution.entry_points if point.group in _GROUPS]
             name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"]).lower() if points else ""
@@ -98,8 +118,8 @@ def _texts(source: Path) -> Iterator[bytes]:
     paths = sorted(source.rglob("*.py")) if source.is_dir() else [source]
     for path in islice(paths, _MOST_FILES):
         try:
-            with path.open("rb") as file:
-                yield file.read(_MOST_BYTES)
+            with opened_regular(path) as file:
+                yield os.pread(file, _MOST_BYTES, 0)
         except OSError:
             continue
 

@@ -10,6 +10,7 @@ from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.interpreter import Interpreter, pythonpath
 from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
+from vpatch.foreign import read_regular
 
 _VLLM = re.compile(rb"\bvllm\b")
 _IMPORT = re.compile(rb"^import[ \t]+([\w.]+)")  # of a `.pth` file, Python runs the lines that begin so
@@ -52,7 +53,7 @@ def _module(python: Interpreter, name: str) -> bytes:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_regular(file)
     except OSError:
         return b""
 

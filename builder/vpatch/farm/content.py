@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.farm.guest.vpatch_receipt import MANIFEST, SCHEMA, combined
+from vpatch.foreign import read_regular
 from vpatch.tree.backup import sha256
 
 BYTECODE = "__pycache__"
@@ -106,7 +107,7 @@ class Content:
         """
         with naming("cannot read", str(self.root)):
             there = [file for file in sorted(self.files) if (self.root / file).is_file()]
-            return {file: sha256((self.root / file).read_bytes()) for file in there}
+            return {file: sha256(read_regular(self.root / file)) for file in there}
 
     @property
     def manifest(self) -> bytes:

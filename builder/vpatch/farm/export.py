@@ -7,7 +7,6 @@ until all of it is there. So nobody takes a half farm for a whole one, and the n
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from vpatch.farm import store
 from vpatch.farm.content import Content, is_bytecode
 from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.launch import planned, refuse_other, stock_of
+from vpatch.foreign import parse_json, read_regular
 from vpatch.tree.locate import Tree
 
 PART = f"{MANIFEST}.part"  # the manifest of a farm that is not whole
@@ -116,18 +116,15 @@ def _refuse_foreign(folder: Path) -> None:
 def _listed(manifest: Path) -> list[str]:
     """Return the files that a manifest names; none if it was cut off, for then there are none yet."""
     try:
-        told: Any = json.loads(_content(manifest))
-        return list(told["files"])
+        told: Any = parse_json(_content(manifest))
+        return [file for file in told["files"] if isinstance(file, str)]
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return []
 
 
 def _content(file: Path) -> bytes:
-    """Read a regular file; b"" of anything else, such as a link, or a pipe, whose reader would wait."""
-    if not stat.S_ISREG(file.lstat().st_mode):
-        return b""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-        return opened.read()
+    """Read a regular file; b"" of a link, or of anything else, such as a pipe."""
+    return read_regular(file) if stat.S_ISREG(file.lstat().st_mode) else b""
 
 
 def _recompile(content: Content, folder: Path, python: Path) -> None:
@@ -146,7 +143,7 @@ def _write(content: Content, folder: Path, python: Path) -> None:
     """
     if (folder / MANIFEST).exists():
         (folder / PART).unlink(missing_ok=True)
-        store.write_new(folder / PART, (folder / MANIFEST).read_bytes())
+        store.write_new(folder / PART, _content(folder / MANIFEST))
         (folder / MANIFEST).unlink()
     # The receipt, which refuses a farm without a manifest, goes last and comes first.
     for old in sorted(folder.iterdir(), key=lambda path: not path.name.startswith("vllm")):

@@ -101,7 +101,7 @@ def changes(content: Content, farm: Path, *, shared: bool = False) -> Iterator[s
             link = target(entry)
             if path in files:
                 own = entry.is_file(follow_symlinks=False) and not _is_open(entry, shared=shared)
-                if not own or (farm / path).read_bytes() != files[path]:
+                if not own or entry.stat().st_size != len(files[path]) or (farm / path).read_bytes() != files[path]:
                     yield path
             elif not is_bytecode(path) and (path not in expected or link != content.links.get(path, "")):
                 yield path

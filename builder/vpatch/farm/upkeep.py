@@ -7,7 +7,6 @@ farm that long.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from vpatch.errors import naming
 from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.lock import Held, alone
 from vpatch.farm.users import NAME, users
+from vpatch.foreign import parse_json, read_regular
 from vpatch.processes import there_is_proc
 
 MOST = 16  # farms: more than a user alternates between, and few to look through
@@ -151,7 +151,7 @@ def remove(farm: Path) -> None:
 
 def _digest(folder: Path) -> str:
     try:
-        return str(json.loads((folder / MANIFEST).read_bytes())["digest"])
+        return str(parse_json(read_regular(folder / MANIFEST))["digest"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

@@ -9,8 +9,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
+from vpatch.foreign import parse_json
 from vpatch.image import guest
-from vpatch.image.config import read_json
 from vpatch.image.filesystem import Files
 from vpatch.image.patch import Provenance
 from vpatch.image.script import ending, last_line
@@ -59,7 +59,7 @@ def run_checks(
     phase: Phase,
 ) -> Iterator[Check]:
     """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
-    script = (resources.files("vpatch.image") / "guest.py").read_text("utf-8")
+    script = guest_script()
     if tests:
         phase("testing: files")
         yield from _check_files(runner, script, provenance)
@@ -76,11 +76,18 @@ def run_checks(
                 yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
+def guest_script() -> str:
+    """Return the code that an image's interpreter runs: see `vpatch.image.guest`."""
+    parts = (("vpatch.tree", "marshalled.py"), ("vpatch.image", "guest.py"))
+    texts = ((name, (resources.files(package) / name).read_text("utf-8")) for package, name in parts)
+    return "".join(f"exec(compile({text!r}, {name!r}, 'exec', dont_inherit=True))\n" for name, text in texts)
+
+
 def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
     question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
     code, out, err = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
     try:
-        yield from [Check(*answer) for answer in read_json(out.splitlines()[-1])]
+        yield from [Check(*answer) for answer in parse_json(out.splitlines()[-1])]
     except (ValueError, IndexError, TypeError):
         why = (err.strip().splitlines() or [f"{runner.python} ends with exit code {code}"])[-1]
         yield Check("files", ok=False, because=why)
@@ -97,7 +104,7 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
     answers = [line for line in out.splitlines() if line.startswith("vpatch: ")]
     if code == 0 and answers:
         try:
-            found = read_json(answers[-1].removeprefix("vpatch: "))
+            found = parse_json(answers[-1].removeprefix("vpatch: "))
             return tuple(Check(f"import {module}", **found[module]) for module in modules)
         except (ValueError, LookupError, TypeError):  # something else has written to stdout
             pass

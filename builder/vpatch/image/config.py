@@ -149,16 +149,6 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def read_json(text: str | bytes) -> Any:
-    """Parse JSON that others sent; raise `ValueError` also if it nests too deeply or cannot be encoded in UTF-8."""
-    try:
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise ValueError("its JSON nests too deeply") from error
-    return found
-
-
 def validate(document: object, schema: Schema, wrong: str) -> None:
     """Check a parsed JSON document; raise a `ValueError` of `wrong` and where, without the value, which may be long."""
     from jsonschema import Draft202012Validator

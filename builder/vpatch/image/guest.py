@@ -1,7 +1,9 @@
 """Check the files of an image, or import modules, with the image's own interpreter.
 
-    python -c "$(cat guest.py)" files '{"root": "/...", "dist_info": "vllm-....dist-info", "provenance": "..."}'
-    python -c "$(cat guest.py)" imports '["vllm.config", ...]'
+    python -c "$SCRIPT" files '{"root": "/...", "dist_info": "vllm-....dist-info", "provenance": "..."}'
+    python -c "$SCRIPT" imports '["vllm.config", ...]'
+
+The script is `vpatch/tree/marshalled.py`, and then this file: `vpatch.image.checks.guest_script()`.
 
 `files` compares the files in `root`, the folder that holds `vllm/`, with the provenance, and prints one line of JSON,
 `[[name, ok, because], ...]`. vpatch also calls `check_tree` itself, on files that it reads from a registry.
@@ -18,9 +20,9 @@ import hashlib
 import importlib
 import importlib.util
 import json
-import marshal
 import os
 import re
+import stat
 import sys
 import traceback
 import types
@@ -30,19 +32,25 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
+if __name__ != "__main__":  # else that file was run before this one, see above
+    from vpatch.tree.marshalled import is_compiled_from, is_of_this_interpreter
+
 LIBRARY = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
 COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the like: no overlay adds or removes one
 
-_PYC_HEADER = 16  # bytes
+_MOST = 1 << 26  # bytes of a file
 
 Read = Callable[[str], bytes | None]
 Names = Callable[[str], Sequence[str]]
 
 
 def read_file(path: str) -> bytes | None:
-    """Return a file's bytes, None without one."""
-    with suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:  # noqa: PTH123 - pathlib takes time
-        return file.read()
+    """Return a file's bytes, None without one, or of a pipe, a device or a file that no module is as large as."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        of = os.stat(path)  # noqa: PTH116 - pathlib takes time
+        if stat.S_ISREG(of.st_mode) and of.st_size <= _MOST:
+            with open(path, "rb") as file:  # noqa: PTH123 - as above
+                return file.read()
     return None
 
 
@@ -70,7 +78,7 @@ def check_tree(
     broken = [f"{path}: {why}" for path, source in modules.items() if (why := _syntax_error(source, path))]
     yield "compile", not broken, _reason(broken, "", f"{len(modules)} modules compile")
     yield ("bytecode", *_check_bytecode(root, modules, read, names))
-    rows = {row[0]: row[1:] for row in csv.reader((contents[record] or b"").decode().splitlines()) if row}
+    rows = _rows(contents[record] or b"")
     untrue = [path for path in (*files, own) if rows.get(path) != _row(contents[path] or b"")]
     yield "record", not untrue, _reason(untrue, "has no true row in RECORD", "RECORD is true of them")
 
@@ -108,6 +116,13 @@ def _sha256(content: bytes | None) -> str | None:
     return None if content is None else hashlib.sha256(content).hexdigest()
 
 
+def _rows(record: bytes) -> dict[str, list[str]]:
+    try:
+        return {row[0]: row[1:] for row in csv.reader(record.decode().splitlines()) if row}
+    except (ValueError, csv.Error):
+        return {}
+
+
 def _row(content: bytes) -> list[str]:
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     return [f"sha256={digest}", str(len(content))]
@@ -118,6 +133,8 @@ def _syntax_error(content: bytes, path: str) -> str:
         compile(content, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return str(error)
+    except (RecursionError, MemoryError):
+        return "nested too deeply"
     return ""
 
 
@@ -129,26 +146,16 @@ def _check_bytecode(root: str, modules: Mapping[str, bytes], read: Read, names: 
         cache = f"{folder}/__pycache__"
         for pyc in names(f"{root}/{cache}"):
             if pyc.startswith(name[: -len("py")]) and pyc.endswith(".pyc"):
-                fresh = _is_compiled_from(read(f"{root}/{cache}/{pyc}") or b"", source, path, pyc)
-                (unknown if fresh is None else [] if fresh else stale).append(f"{cache}/{pyc}")
+                content = read(f"{root}/{cache}/{pyc}") or b""
+                if not is_of_this_interpreter(content):
+                    unknown.append(f"{cache}/{pyc}")
+                elif not is_compiled_from(content, source, pyc):
+                    stale.append(f"{cache}/{pyc}")
     if stale:
         return False, _reason(stale, "is not compiled from the source beside it", "")
     if unknown:
         return None, _reason(unknown, "is of another interpreter: not told", "")
     return True, "no stale bytecode"
-
-
-def _is_compiled_from(content: bytes, source: bytes, path: str, name: str) -> bool | None:
-    """Whether bytecode is that of `source`; None if another interpreter wrote it."""
-    if content[:4] != importlib.util.MAGIC_NUMBER:
-        return None
-    optimize = next((level for level in (1, 2) if f".opt-{level}." in name), 0)
-    try:
-        fresh = compile(source, path, "exec", dont_inherit=True, optimize=optimize)
-        # The interpreter would load the same bytes.
-        return bool(marshal.loads(content[_PYC_HEADER:]) == fresh)  # noqa: S302
-    except (SyntaxError, ValueError, EOFError, TypeError):
-        return False
 
 
 def lacking(error: BaseException | None) -> str | None:

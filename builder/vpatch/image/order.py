@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, UnknownName, closest, naming
+from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
@@ -148,7 +148,7 @@ def check_files(paths: Sequence[Path]) -> None:
 def _read(path: Path, schema: Any) -> Order:
     try:
         with naming("cannot read", str(path)):
-            definition = tomllib.loads(path.read_text("utf-8"))
+            definition = parse_toml(read_regular(path, TOML_BYTES))
     except ValueError as error:
         raise Failure(Problem("bad image definition", str(path), f"not TOML: {error}")) from error
     errors = sorted(schema.iter_errors(definition), key=lambda error: error.json_path)

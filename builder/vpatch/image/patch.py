@@ -20,7 +20,8 @@ from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
 from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
+from vpatch.foreign import parse_json
+from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
 from vpatch.tree import record
 
@@ -138,7 +139,7 @@ def _mtime(created: str | None) -> int:
 def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
     wrong = "not what vpatch writes"
     try:
-        document: dict[str, Any] = read_json(text)
+        document: dict[str, Any] = parse_json(text)
         validate(document, _SCHEMA, wrong)
     except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"

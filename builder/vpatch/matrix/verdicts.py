@@ -13,6 +13,7 @@ from packaging.version import Version
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import parse_json, read_regular
 
 
 def parsed_version(text: str | None) -> Version | None:
@@ -123,6 +124,7 @@ def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
     ]
 
 
+_MOST = 1 << 26  # bytes of a matrix: that of 30 releases has 1 MB
 _OPTIONAL = object()  # a text or null
 _PROBLEM = {"what": str, "file": str, "cause": str, "scope": _OPTIONAL}
 _PART = {"state": State, "name": str, "because": str, "files": [str], "shape": _OPTIONAL}
@@ -133,9 +135,9 @@ _ROW = {"name": str, "vllm": str, "origin": _OPTIONAL, "overlays": [_CELL], "pro
 def read_rows(path: Path) -> tuple[Row, ...]:
     """Read the rows of a file that `vpatch matrix --json` wrote, else raise a failure. Their trees have no files."""
     with naming("cannot read", str(path)):
-        data = path.read_bytes()
+        data = read_regular(path, _MOST)
     try:
-        body = json.loads(data)
+        body = parse_json(data, _MOST)
         for name, expected in (("schema", 1), ("command", "matrix")):
             _check(body, {name: type(expected)})
             if body[name] != expected:
@@ -145,7 +147,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         names = [row.name for row in rows]
         if twice := [name for name in names if names.count(name) > 1]:
             raise _FormatError(f"rows: two are called {twice[0]}")
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         cause = str(error) if isinstance(error, _FormatError) else f"it is no JSON: {error}"
         raise Failure(Problem("not a baseline", str(path), cause)) from error
     return rows

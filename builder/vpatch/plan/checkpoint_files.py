@@ -7,16 +7,15 @@ shapes and the file's size.
 from __future__ import annotations
 
 import functools
-import json
 import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from vpatch import foreign
 from vpatch.errors import Failure, Problem
+from vpatch.foreign import opened_regular, read_regular
 
 T = TypeVar("T")
 Read = Callable[[int, int], bytes]  # from an offset, so many bytes; fewer where the file ends
@@ -41,26 +40,12 @@ def unreadable(path: Path, error: OSError) -> Failure:
     return Failure(Problem(UNREADABLE, str(path), error.strerror or str(error)))
 
 
-@contextmanager
-def _regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait for a writer
-        with open(descriptor, "rb") as file:  # noqa: PTH123  # it is open already
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Failure(Problem(UNREADABLE, str(path), "it is not a regular file"))
-            yield file, status.st_size
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def read_bytes(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes; raise `Failure` for anything else."""
-    with _regular(path) as (file, _):
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise Failure(Problem(UNREADABLE, str(path), f"it is longer than {most:,} bytes"))
-    return data
+    try:
+        return read_regular(path, most)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def load_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
@@ -71,18 +56,12 @@ def load_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object; raise `Failure` if it is not JSON, or no object."""
     try:
-        parsed = json.loads(data, parse_constant=_refuse)
-    except RecursionError as error:
-        raise Failure(Problem(UNREADABLE, where, "its JSON is nested too deeply")) from error
-    except ValueError as error:  # not JSON, not UTF-8, a number of thousands of digits
+        parsed = foreign.parse_json(data, len(data))
+    except ValueError as error:
         raise Failure(Problem(UNREADABLE, where, f"it is not JSON: {error}")) from error
     if not isinstance(parsed, dict):
         raise Failure(Problem(UNREADABLE, where, f"its JSON is {_kind(parsed)}, not an object"))
     return parsed
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number of JSON")
 
 
 def _kind(value: object) -> str:
@@ -174,13 +153,11 @@ class Fields:
 
 def tensor_sizes_of(path: Path) -> dict[str, int]:
     """Read the bytes of each tensor in a safetensors file, as `tensor_sizes` does."""
-    with _regular(path) as (file, size):
-
-        def read(start: int, count: int) -> bytes:
-            file.seek(start)
-            return file.read(count)
-
-        return tensor_sizes(read, size, str(path))
+    try:
+        with opened_regular(path) as file:
+            return tensor_sizes(lambda start, count: os.pread(file, count, start), os.fstat(file).st_size, str(path))
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def tensor_sizes(read: Read, size: int, where: str) -> dict[str, int]:

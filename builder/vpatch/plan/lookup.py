@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem, UnknownName, closest
+from vpatch.foreign import read_regular
 from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model, checkpoint, weights
 from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_json, tensor_sizes
@@ -103,7 +104,7 @@ def cached_folder(name: str, revision: str | None) -> Path | None:
     try:
         folder = cache_home() / f"models--{name.replace('/', '--')}"
         reference = folder / "refs" / revision
-        commits = (reference.read_text()[:100].strip() if reference.is_file() else "", revision)
+        commits = (read_regular(reference, 100).decode().strip() if reference.is_file() else "", revision)
         snapshots = (folder / "snapshots" / commit for commit in commits if _COMMIT.fullmatch(commit))
         return next((one for one in snapshots if (one / "config.json").exists()), None)
     except (OSError, UnicodeDecodeError, RuntimeError):  # not a cache that vpatch can read, or no home folder

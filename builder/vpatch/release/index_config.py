@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
 
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.net.session import Session
 
 from pypi_simple import PYPI_SIMPLE_ENDPOINT as DEFAULT  # the index of uv and pip where no setting names one
@@ -111,7 +111,7 @@ def _uv_indexes() -> tuple[list[str], list[str]]:
     for file in _uv_files():
         with naming("cannot read", str(file)), suppress(FileNotFoundError):
             try:
-                options = tomllib.loads(file.read_text("utf-8"))
+                options = parse_toml(read_regular(file, TOML_BYTES))
                 entries = [entry for entry in options.get("index", []) if not entry.get("explicit")]
                 defaults += [entry["url"] for entry in entries if entry.get("default")]
                 defaults += [options["index-url"]] if "index-url" in options else []

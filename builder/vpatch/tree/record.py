@@ -15,6 +15,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.tree import backup
 from vpatch.tree.locate import Tree
 
+_ROWS = 200_000  # vLLM's wheels list 5,000 files
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -83,8 +84,13 @@ class File(NamedTuple):
 
 def parse(content: bytes) -> Record:
     """Parse a RECORD; raise a ValueError that names the line if it is not a table with a path in each row."""
+    if (ends := content.count(b"\n") + content.count(b"\r")) > 2 * _ROWS:
+        raise ValueError(f"it has {ends:,} line ends, and vpatch reads {_ROWS:,} rows")
     text = content.decode("utf-8", "surrogateescape")
     lines = list(io.StringIO(text, newline=""))
+    for number, line in enumerate(lines, 1):
+        if len(line) > csv.field_size_limit():  # the fields of a row are parsed later
+            raise ValueError(f"line {number}: field larger than field limit ({csv.field_size_limit()})")  # as csv says
     if '"' not in text:
         return Record(tuple(Row(raw.partition(",")[0].rstrip("\r\n"), raw) for raw in lines))
     reader = csv.reader(lines)

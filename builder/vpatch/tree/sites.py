@@ -85,7 +85,7 @@ def editable_source(direct_url: str | bytes | None) -> Path | None:
         said = parse_json(direct_url or "{}", _MOST)
         folder = Path(unquote(urlsplit(said["url"]).path))
         return folder if said["dir_info"]["editable"] and folder.is_absolute() else None
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None
 
 

@@ -35,7 +35,7 @@ _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a bu
 _PROBE = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
-import json, types, warnings
+import json, os, types, warnings
 warnings.simplefilter("ignore")
 answers = {}
 for name in json.loads(sys.argv[1]):
@@ -51,9 +51,10 @@ for name in json.loads(sys.argv[1]):
     origin = spec.origin if spec else None
     error = None
     try:
-        compile(open(origin, "rb").read(), origin, "exec") if origin else None
-    except (SyntaxError, ValueError) as bad:
-        error = str(bad)
+        if origin and os.path.isfile(origin) and os.path.getsize(origin) < 1 << 24:
+            compile(open(origin, "rb").read(), origin, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as bad:
+        error = str(bad) or "nested too deeply"
     answers[name] = [origin, error]
 print(json.dumps(answers))
 """

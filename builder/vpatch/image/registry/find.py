@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from vpatch.errors import Failure, did_you_mean, nearest
-from vpatch.image.config import read_json
+from vpatch.foreign import parse_json
 from vpatch.image.registry.image import (
     LARGEST,
     NO_IMAGE,
@@ -47,5 +47,5 @@ def _tags(repository: Repository) -> list[object]:
             raw += block
             if len(raw) > LARGEST:
                 return []
-    found: list[object] = read_json(raw)["tags"]
+    found: list[object] = parse_json(raw)["tags"]
     return found or []

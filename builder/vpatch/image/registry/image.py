@@ -12,7 +12,8 @@ from urllib.parse import urljoin
 import requests
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, read_json, validate
+from vpatch.foreign import parse_json
+from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, validate
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import DIGEST, Reference, is_address, is_private, login_command
@@ -129,7 +130,7 @@ class Repository:
 def _error_code(answer: requests.Response, *, stream: bool) -> str:
     """Return a registry's error code, such as ` (MANIFEST_INVALID)`, but not its text, which may hold anything."""
     try:
-        code = "" if stream else read_json(answer.content)["errors"][0]["code"]
+        code = "" if stream else parse_json(answer.content)["errors"][0]["code"]
     except (ValueError, LookupError, TypeError):
         return ""
     return f" ({code})" if isinstance(code, str) and code.replace("_", "").isalpha() else ""
@@ -189,7 +190,7 @@ def read_manifest(repository: Repository, name: str) -> Manifest:
 def read_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises `ValueError` if it is none, or could not be written again."""
     try:
-        found = read_json(raw)
+        found = parse_json(raw)
     except UnicodeEncodeError as error:
         raise ValueError("its manifest or its config has half of a character") from error
     except ValueError:

@@ -19,7 +19,7 @@ from oras.provider import Registry
 from requests.auth import HTTPBasicAuth
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import read_json
+from vpatch.foreign import parse_json
 from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
 from vpatch.net import session as http
 
@@ -133,7 +133,7 @@ class Login:
             if not answer.ok:
                 raise DeniedError(answer.status_code)
             try:
-                body = read_json(answer.content)
+                body = parse_json(answer.content)
                 token = body.get("token") or body["access_token"]
             except (ValueError, LookupError, AttributeError) as error:
                 raise DeniedError(0, "its token server gives no token") from error

@@ -1,0 +1,281 @@
+"""Packages of others that misbehave when they are imported: the package is named, and no command hangs or lies."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch import trial
+
+from tests.conftest import Ran
+from tests.forks import CLOSED, ended, output, start
+
+FINE = """
+from vpatch import AddFile, Overlay, Part, Shape
+FILE = AddFile("vllm/_vpatch/x.py", "")
+overlay = Overlay(summary="What.", parts=(Part("part", (Shape("shape", (FILE,)),)),), opt_in=True)
+"""
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Install:
+    """Write a distribution with one module and its entry point; return the folder to import it from."""
+
+    def write(source: str, point: str = "foreign = foreign", **metadata: bytes) -> Path:
+        info = tmp_path / "foreign-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: foreign\nVersion: 1\n")
+        (info / "entry_points.txt").write_bytes(f"[vpatch.overlays]\n{point}\n".encode())
+        for name, content in metadata.items():
+            (info / name).write_bytes(content)
+        (tmp_path / "foreign.py").write_text(source + FINE)
+        return tmp_path
+
+    return write
+
+
+def run(folder: Path, *arguments: str) -> Ran:
+    def first() -> None:
+        faulthandler.disable()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        sys.path.insert(0, str(folder))
+
+    return Ran(*output(*arguments, first=first))
+
+
+PRINTS = {
+    "print": "print('hello')",
+    "stdout": "import sys; sys.__stdout__.write('hello\\n')",
+    "os.write": "import os; os.write(1, b'hello\\n')",
+    "a program": "import subprocess; subprocess.run(['echo', 'hello'])",
+}
+CLOSES = {
+    "sys.stdout": "import sys; sys.stdout.close()",
+    "sys.__stdout__": "import sys; sys.__stdout__.close()",
+    "both streams": "import sys; sys.stdout.close(); sys.stderr.close()",
+    "the descriptors": "import os; os.close(1); os.close(2)",
+    "none": "import sys; sys.stdout = sys.stderr = sys.__stdout__ = None",
+    "another": "import io, sys; sys.stdout = sys.stderr = io.StringIO()",
+    "kept": "import logging, sys; logging.basicConfig(stream=sys.stdout); logging.error('hello')",
+}
+
+
+@pytest.mark.parametrize("source", {**PRINTS, **CLOSES}.values(), ids={**PRINTS, **CLOSES}.keys())
+def test_standard_output_is_vpatchs(install: Install, source: str) -> None:
+    ran = run(install(source), "list", "--json")
+
+    assert ran.code == 0
+    assert "foreign" in [one["id"] for one in ran.json["overlays"]]
+    assert (source in PRINTS.values()) <= ("hello" in ran.err)
+    assert "Traceback" not in ran.err
+
+
+RAISES = {
+    "raise GeneratorExit": "GeneratorExit: (line 1)",
+    "class Odd(BaseException): pass\nraise Odd('why')": "Odd: why (line 2)",
+    "class Odd(KeyboardInterrupt): pass\nraise Odd('why')": "Odd: why (line 2)",
+    "class Odd(Exception):\n  def __str__(self): 1 / 0\nraise Odd": "Odd (line 3)",
+    "raise SystemExit": "SystemExit: (line 1)",
+    "raise ValueError('x' * 5_000)": f"ValueError: {'x' * 988} (line 1)",
+}
+DIES = {
+    "import os; os._exit(0)": "ends the program with exit code 0",
+    "import os; os._exit(3)": "ends the program with exit code 3",
+    "raise KeyboardInterrupt": "ends the program with exit code 130",
+    "import os; os.kill(os.getpid(), 9)": "ends the program by SIGKILL",
+    "import os; os.abort()": "ends the program by SIGABRT",
+    "import ctypes; ctypes.string_at(0)": "ends the program by SIGSEGV",
+}
+
+
+@pytest.mark.parametrize(("source", "cause"), RAISES.items())
+def test_what_it_raises_is_its_problem(install: Install, source: str, cause: str) -> None:
+    folder = install(source)
+
+    assert run(folder, "list") == Ran(1, "", f"cannot load overlays: foreign: {cause.replace(': (', ':  (')}\n")
+    (problem,) = run(folder, "status", "/nowhere", "--overlay", "foreign", "--json").json["problems"]
+    assert (problem["what"], problem["file"]) == ("cannot load overlays", "foreign")
+
+
+@pytest.mark.parametrize(("source", "how"), DIES.items())
+def test_its_death_is_its_problem(install: Install, source: str, how: str) -> None:
+    assert run(install(source), "list") == Ran(1, "", f"cannot load overlays: foreign: importing it {how}\n")
+
+
+def test_the_module_that_dies_is_named(install: Install) -> None:
+    folder = install("", "foreign = several")
+    (folder / "several").mkdir()
+    for name, source in {"__init__": "", "fine": FINE, "m_dies": "import os; os._exit(0)", "z": FINE}.items():
+        (folder / f"several/{name}.py").write_text(source)
+
+    ran = run(folder, "list")
+
+    assert ran == Ran(1, "", "cannot load overlays: several.m_dies: importing it ends the program with exit code 0\n")
+
+
+def test_one_that_never_ends(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "PATIENCE", 0.2)
+
+    ran = run(install("import threading; threading.Event().wait()"), "list")
+
+    assert ran == Ran(1, "", "cannot load overlays: foreign: importing it does not end within 0.2 seconds\n")
+
+
+def test_a_thread_that_never_ends(install: Install) -> None:
+    folder = install("import multiprocessing, threading; threading.Thread(target=threading.Event().wait).start()")
+    command = [sys.executable, "-m", "vpatch", "list", "--json"]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, timeout=60, check=True)
+
+    assert "foreign" in [one["id"] for one in json.loads(ran.stdout)["overlays"]]
+
+
+@pytest.mark.parametrize("closed", [(0, CLOSED, 2), (0, 1, CLOSED), (CLOSED, CLOSED, CLOSED)])
+def test_streams_that_were_closed_stay_so(install: Install, closed: tuple[int, int, int]) -> None:
+    folder = install("print('hello')")
+
+    code = ended(start("list", streams=closed, first=lambda: sys.path.insert(0, str(folder))))
+
+    assert code == (1 if closed[1] == CLOSED else 0)
+
+
+def test_the_users_interrupt_is_no_problem_of_the_package(install: Install, heeding_interrupts: None) -> None:
+    read, write = os.pipe()
+    folder = install(f"import os, threading; os.write({write}, b'x'); threading.Event().wait()")
+    with subprocess.Popen(
+        [sys.executable, "-m", "vpatch", "list"],
+        env={"PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[write],
+        start_new_session=True,
+    ) as program:
+        os.read(read, 1)
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the fork gets it, too
+        _, err = program.communicate(timeout=60)
+    os.close(read)
+    os.close(write)
+
+    assert (program.returncode, err.strip()) == (130, "interrupted")
+
+
+POINTS = {
+    "foreign =": "cannot load overlays: foreign = : it names no module",
+    "foreign = :x": "cannot load overlays: foreign = :x: it names no module",
+    "foreign = .": "cannot load overlays: .: ",
+    "foreign = foreign:overlay": "cannot load overlays: foreign:overlay: AttributeError: ",
+    "foreign = foreign:none": "cannot load overlays: foreign:none: AttributeError: ",
+    "foreign = foreign:FILE.file.upper": "cannot load overlay: upper: ModuleNotFoundError: ",
+    "foreign = ..foreign": "cannot load overlays: ..foreign: ",
+    "foreign = foreign [extra": "cannot load overlays: foreign = foreign [extra: it names no module",
+    "foreign": "cannot read entry points: ",
+}
+
+
+@pytest.mark.parametrize(("point", "says"), POINTS.items())
+def test_an_entry_point_that_names_nothing(install: Install, point: str, says: str) -> None:
+    ran = run(install("", point), "list")
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert ran.err.startswith(says)
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\xff\xfe\0", b"Name\n", b"Version: 1\n"])
+def test_a_package_without_a_name(install: Install, metadata: bytes) -> None:
+    ran = run(install("", METADATA=metadata), "list", "--json")
+
+    assert ran.code == 0
+    assert "foreign" in [one["id"] for one in ran.json["overlays"]]
+
+
+def test_entry_points_that_are_no_text(install: Install) -> None:
+    folder = install("", **{"entry_points.txt": b"[vpatch.overlays]\n\xff = foreign\n"})
+
+    ran = run(folder, "list")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"cannot read entry points: {folder}: ")
+
+
+def test_nothing_is_tried_where_there_are_threads(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork could wait for their locks for ever."""
+    gone = threading.Event()
+    thread = threading.Thread(target=gone.wait)
+    thread.start()
+    try:
+        assert trial.death("not_there", lambda _: os._exit(0)) is None
+    finally:
+        gone.set()
+        thread.join()
+    assert trial.death("not_there", lambda note: (note("it"), os._exit(0))) == (
+        "it",
+        "ends the program with exit code 0",
+    )
+
+
+PIECES = (
+    *(
+        "[vpatch.overlays]",
+        "[other]",
+        "\n",
+        "\n",
+        "=",
+        " = ",
+        "foreign",
+        "foreign:overlay",
+        ":",
+        ".",
+        "..",
+        "[",
+        "]",
+        "x",
+    ),
+    *(
+        "\0",
+        "\udcff",
+        "\u2028",
+        "os",
+        "os.path",
+        "sys:stdout",
+        "builtins:print",
+        "sys:exit",
+        "foreign:FINE",
+        "a" * 5_000,
+    ),
+)
+
+
+def drawn_points(seed: int) -> bytes:
+    drawn = random.Random(seed)  # noqa: S311 - a test draws
+    text = "".join(drawn.choices(PIECES, k=drawn.randrange(1, 14)))
+    return f"[vpatch.overlays]\n{text}\n".encode("utf-8", "surrogateescape")
+
+
+def bad_points(folder: Path, install: Install, seeds: range) -> list[tuple[int, Ran]]:
+    target, found = install(""), []
+    for seed in seeds:
+        (target / "foreign-1.dist-info/entry_points.txt").write_bytes(drawn_points(seed))
+        ran = run(target, "list", "--json")
+        if ran.code not in (0, 1) or "Traceback" in ran.err or not json.loads(ran.out):
+            found.append((seed, ran))
+    return found
+
+
+def test_drawn_entry_points(tmp_path: Path, install: Install) -> None:
+    assert bad_points(tmp_path, install, range(12)) == []
+
+
+@pytest.mark.deep
+def test_many_drawn_entry_points(tmp_path: Path, install: Install) -> None:
+    assert bad_points(tmp_path, install, range(12, 800)) == []
