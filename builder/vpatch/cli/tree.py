@@ -60,7 +60,8 @@ def diff_command(target: Target) -> Report:
 def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
     """Apply the selected overlays to TREE.
 
-    If one of them does not fit, vpatch writes nothing. A second run changes nothing. `vpatch revert` undoes it.
+    If one of them does not fit, vpatch writes nothing. A second run changes nothing, and a newer vpatch upgrades what
+    an older one applied. `vpatch revert` undoes it.
     """
     if check and dry_run:
         raise click.UsageError("--check and --dry-run both write nothing: leave one out")

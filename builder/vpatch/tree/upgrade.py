@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import MISFITS, Changeset, Verdict
+from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ class Upgrade:
 
     Attributes:
         overlays: their ids.
-        changeset: computed from the pristine bytes. The verdicts `before` are on the tree as it is, without problems.
+        changeset: computed from the pristine bytes. The verdicts `before` are on the tree as it is; of these overlays,
+            they have no problems. If others do not fit, it has their problems, and changes nothing.
+        fitting: if others do not fit, the ids of those that can be applied or upgraded without them.
     """
 
     overlays: tuple[str, ...]
     changeset: Changeset
+    fitting: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -62,14 +65,21 @@ def upgrade_of(
     }
     if not of_another or not here.keys() <= known.keys() or seen.unrecognized:
         return None
-    chosen = [known[name] for name in sorted({*here, *(item.id for item in overlays)})]
-    found = engine.plan(partial(pristine, seen), chosen)
-    if found.problems:
+    wanted = here.keys() | {item.id for item in overlays}
+    found = engine.plan(partial(pristine, seen), [known[name] for name in sorted(wanted)])
+    on_pristine = {verdict.id: verdict for verdict in found.before}
+    new = on_pristine | {verdict.id: _outdated(verdict) for verdict in before if verdict.id in of_another}
+    told = tuple(new[verdict.id] if verdict.id in misfits else verdict for verdict in before)
+    ids = tuple(sorted(of_another))
+    if not found.problems:
+        after = {verdict.id: verdict for verdict in found.after}
+        return Upgrade(ids, replace(found, before=told, after=tuple(after[verdict.id] for verdict in before)))
+    wrong = {name for name, verdict in on_pristine.items() if verdict.problems}
+    rest = [known[name] for name in sorted(wanted - wrong)]
+    if wrong & here.keys() or engine.plan(partial(pristine, seen), rest).problems:
         return None
-    after = {verdict.id: verdict for verdict in found.after}
-    told = tuple(_outdated(verdict) if verdict.id in misfits else verdict for verdict in before)
-    changeset = replace(found, before=told, after=tuple(after[verdict.id] for verdict in before))
-    return Upgrade(tuple(sorted(of_another)), changeset)
+    pending = {verdict.id for verdict in told if verdict.state is State.PENDING}
+    return Upgrade(ids, Changeset(told, told, {}, found.problems), tuple(sorted(of_another | pending)))
 
 
 def _outdated(verdict: Verdict) -> Verdict:
