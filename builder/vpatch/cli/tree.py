@@ -40,6 +40,7 @@ def diff_command(target: Target) -> Report:
     found = _found(lambda: api.diff(tree, target.selection.only, target.selection.also))
     assert isinstance(found, api.Diff)  # noqa: S101 - for mypy
     extra = {"diff": "".join(f"{line}\n" for line in found.lines), "files": list(found.files)}
+    extra["upgradable"] = list(found.upgradable)
     # A diff is for `patch` and pagers: people see no verdicts.
     about = ("diff", str(found.tree), found.vllm, found.overlays)
     said = outcome.of_diff(found, target)
