@@ -139,7 +139,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     problems += upgrade.problems if upgrade else []
     problems += inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
-    fitting = engine.fitting(seen.read, verdicts)
+    fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
     gone = _not_installed(found, installed)
@@ -176,7 +176,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
     notes = notes_of(chosen, changeset.before)
-    fitting = engine.fitting(seen.read, changeset.before)
+    fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
     return _checked(Diff(*about, files, upgradable=upgrade.overlays if upgrade else ()))
 
@@ -204,7 +204,8 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
     about = (root, writable.tree.version, changeset.after, problems, notes)
-    fitting = engine.fitting(writable.tree.read, changeset.before)
+    upgrade = _upgrade(writable.tree, installed, chosen, changeset.before) if changeset.problems else None
+    fitting = upgrade.fitting if upgrade else engine.fitting(writable.tree.read, changeset.before)
     done = Changed(*about, fitting, changed=changed, added=added, affected=tuple(sorted(affected)))
     return _checked(replace(done, upgraded=writes.upgraded))
 

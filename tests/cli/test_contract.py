@@ -64,13 +64,13 @@ PROBED = {"overlay": str, "name": str, "ok": (bool, NoneType), "because": str}
 SERVER = {"pid": int, "digest": (str, NoneType), "overlays": [str], "asked": (str, NoneType), "command": str}
 GONE = {"not_installed": [{"id": str, "files": [str]}]}
 SHAPES: dict[str, dict[str, Any]] = {
-    "status": SHAPE | GONE,
-    "apply": SHAPE | {"added": [str], "removed": [str]},
+    "status": SHAPE | GONE | {"upgradable": [str]},
+    "apply": SHAPE | {"added": [str], "removed": [str], "upgraded": [str]},
     "revert": SHAPE | GONE | {"added": [str], "removed": [str]},
     "verify": SHAPE | GONE,
     "ps": SHAPE | {"processes": [SERVER]},
     "doctor": SHAPE | {"findings": [FINDING], "probes": [PROBED]},
-    "diff": SHAPE | {"diff": str, "files": [str]},
+    "diff": SHAPE | {"diff": str, "files": [str], "upgradable": [str]},
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},

@@ -144,6 +144,24 @@ def test_all_or_nothing(store: SitePackages) -> None:
     assert changeset.problems
 
 
+def test_others_that_do_not_fit_are_named(store: SitePackages, install: Callable[..., None], vpatch: Program) -> None:
+    """What another version applied is not among them."""
+    misfit = made("misfit", inserted(TWO, "y = 3"), InsertAfter(TWO, "", anchor="nowhere()", new="y = 3"))
+    root = store.tree.root
+    install(OLD["everything"])
+    vpatch("apply", root)
+    install(NEW, OTHER, misfit)
+    others = f"To apply the others: `vpatch apply --overlay demo --overlay other {root}`."
+
+    assert f"misfit does not fit this vLLM. {others}" in vpatch("status", root).err
+    with unchanged(root):
+        ran = vpatch("apply", root)
+    assert ran.err.count("drifted: ") == 1
+    assert vpatch("apply", "--json", root).json["upgraded"] == []
+    assert f"Nothing was written: misfit does not fit this vLLM. {others}" in ran.err
+    assert set(api.apply(root, ["demo", "other"]).affected) == {"demo", "other"}
+
+
 def killed_at(number: int) -> Callable[[Step], None]:
     def fault(step: Step) -> None:
         if step.number == number:
@@ -197,6 +215,7 @@ def test_the_verbs_tell_of_it(store: SitePackages, install: Callable[..., None],
     assert done.upgraded == done.affected == ("demo",)
     for file, (_, now) in ahead.files.items():
         assert (tree.read(file)) == now
+    assert ("+++ /dev/null" in ahead.lines) is (GONE in ahead.files)
     assert {*ahead.files} == {*done.changed} - {f"{INFO}/RECORD"}
     assert vpatch.status(tree).upgradable == ()
     vpatch.verify(tree)

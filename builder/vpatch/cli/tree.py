@@ -40,6 +40,7 @@ def diff_command(target: Target) -> Report:
     found = _found(lambda: api.diff(tree, target.selection.only, target.selection.also))
     assert isinstance(found, api.Diff)  # noqa: S101 - for mypy
     extra = {"diff": "".join(f"{line}\n" for line in found.lines), "files": list(found.files)}
+    extra["upgradable"] = list(found.upgradable)
     # A diff is for `patch` and pagers: people see no verdicts.
     about = ("diff", str(found.tree), found.vllm, found.overlays)
     said = outcome.of_diff(found, target)
@@ -60,7 +61,8 @@ def diff_command(target: Target) -> Report:
 def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
     """Apply the selected overlays to TREE.
 
-    If one of them does not fit, vpatch writes nothing. A second run changes nothing. `vpatch revert` undoes it.
+    If one of them does not fit, vpatch writes nothing. A second run changes nothing, and a newer vpatch upgrades what
+    an older one applied. `vpatch revert` undoes it.
     """
     if check and dry_run:
         raise click.UsageError("--check and --dry-run both write nothing: leave one out")

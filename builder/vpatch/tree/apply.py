@@ -170,7 +170,8 @@ def apply(
         if (upgrade := upgrade_of(seen, known, overlays, changeset.before)) is None:
             return prepare(seen, changeset, keep=True, made=_made(seen, known))
         done = prepare(seen, upgrade.changeset, keep=False, made={})
-        return replace(done, writes=replace(done.writes, upgraded=upgrade.overlays))
+        upgraded = () if upgrade.changeset.problems else upgrade.overlays
+        return replace(done, writes=replace(done.writes, upgraded=upgraded))
 
     done = plan(tree.snapshot())
     if done.work:

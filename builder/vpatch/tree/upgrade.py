@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import MISFITS, Changeset, Verdict
+from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
 from vpatch.errors import Problem
 
-if TYPE_CHECKING:
-    from vpatch.tree.apply import Snapshot
-
 _OUTDATED = "another version of vpatch or of its package applied it; `vpatch apply` upgrades it"
+
+
+class Seen(Protocol):
+    """What is asked of a tree: see `vpatch.tree.apply.Snapshot`."""
+
+    @property
+    def originals(self) -> Mapping[str, bytes | None]:
+        """The pristine bytes of every file that vpatch changed; None for a file that it added."""
+
+    @property
+    def unrecognized(self) -> Collection[str]:
+        """The files that vpatch changed, and whose bytes are neither pristine nor known to be its own."""
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; return None if it does not exist."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +37,14 @@ class Upgrade:
 
     Attributes:
         overlays: their ids.
-        changeset: computed from the pristine bytes. The verdicts `before` are on the tree as it is, without problems.
+        changeset: computed from the pristine bytes. The verdicts `before` are on the tree as it is; of these overlays,
+            they have no problems. If others do not fit, it has their problems, and changes nothing.
+        fitting: if others do not fit, the ids of those that can be applied or upgraded without them.
     """
 
     overlays: tuple[str, ...]
     changeset: Changeset
+    fitting: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -37,14 +52,11 @@ class Upgrade:
         return [Problem("outdated", name, _OUTDATED) for name in self.overlays]
 
 
-def upgrade_of(
-    seen: Snapshot, engine: Engine, overlays: Sequence[Catalogued], before: Sequence[Verdict]
-) -> Upgrade | None:
+def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], before: Sequence[Verdict]) -> Upgrade | None:
     """Plan from the pristine bytes what another version of an overlay wrote, as if it were applied for the first time.
 
-    It wrote an overlay that does not fit although its marks are there, or that has marks in other files than this
-    version. There is no upgrade unless vpatch wrote every byte of the files that it changed, as what it keeps beside
-    the tree shows, and every overlay that is in them can be applied.
+    There is no upgrade unless vpatch wrote every byte of the files that it changed, as what it keeps beside the tree
+    shows, and every overlay that is in them can be applied.
 
     Args:
         seen: the tree.
@@ -54,30 +66,44 @@ def upgrade_of(
     """
     known = {item.id: item for item in engine.overlays}
     here = marks(seen)
+    others = _of_another_version(here, known, before)
+    if not others or not here.keys() <= known.keys() or seen.unrecognized:
+        return None
+    wanted = here.keys() | {item.id for item in overlays}
+    found = engine.plan(partial(pristine, seen), [known[name] for name in sorted(wanted)])
+    told = _told(before, found.before, others)
+    if not found.problems:
+        after = {verdict.id: verdict for verdict in found.after}
+        return Upgrade(others, replace(found, before=told, after=tuple(after[verdict.id] for verdict in before)))
+    wrong = {verdict.id for verdict in found.before if verdict.problems}
+    rest = [known[name] for name in sorted(wanted - wrong)]
+    if wrong & here.keys() or engine.plan(partial(pristine, seen), rest).problems:
+        return None
+    fitting = {*others, *(verdict.id for verdict in told if verdict.state is State.PENDING)}
+    return Upgrade(others, Changeset(told, told, {}, found.problems), tuple(sorted(fitting)))
+
+
+def _of_another_version(
+    here: Mapping[str, Collection[str]], known: Mapping[str, Catalogued], before: Sequence[Verdict]
+) -> tuple[str, ...]:
+    """Return the overlays that do not fit although they are there, or are in other files than this version changes."""
     misfits = {verdict.id for verdict in before if verdict.state in MISFITS}
-    of_another = {
-        name
-        for name, files in here.items()
-        if name in misfits or (name in known and not {*files} <= {*known[name].overlay.files})
-    }
-    if not of_another or not here.keys() <= known.keys() or seen.unrecognized:
-        return None
-    chosen = [known[name] for name in sorted({*here, *(item.id for item in overlays)})]
-    found = engine.plan(partial(pristine, seen), chosen)
-    if found.problems:
-        return None
-    after = {verdict.id: verdict for verdict in found.after}
-    told = tuple(_outdated(verdict) if verdict.id in misfits else verdict for verdict in before)
-    changeset = replace(found, before=told, after=tuple(after[verdict.id] for verdict in before))
-    return Upgrade(tuple(sorted(of_another)), changeset)
+    elsewhere = {name for name in here.keys() & known.keys() if not {*here[name]} <= {*known[name].overlay.files}}
+    return tuple(sorted((misfits & here.keys()) | elsewhere))
 
 
-def _outdated(verdict: Verdict) -> Verdict:
-    parts = (replace(part, because=_OUTDATED, problems=()) for part in verdict.parts)
-    return replace(verdict, parts=tuple(parts))
+def _told(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
+    """Return the verdicts without what `others` alone are to blame for."""
+
+    def outdated(verdict: Verdict) -> Verdict:
+        return replace(verdict, parts=tuple(replace(p, because=_OUTDATED, problems=()) for p in verdict.parts))
+
+    new = {verdict.id: verdict for verdict in on_pristine}
+    new |= {verdict.id: outdated(verdict) for verdict in before if verdict.id in others}
+    return tuple(new[verdict.id] if verdict.state in MISFITS else verdict for verdict in before)
 
 
-def marks(seen: Snapshot) -> Mapping[str, tuple[str, ...]]:
+def marks(seen: Seen) -> Mapping[str, tuple[str, ...]]:
     """Return the ids of the overlays whose marks are in files that vpatch changed, each with these files, sorted."""
     found: dict[str, list[str]] = {}
     for file in sorted(seen.originals):
@@ -86,7 +112,7 @@ def marks(seen: Snapshot) -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(files) for name, files in found.items()}
 
 
-def pristine(seen: Snapshot, file: str) -> bytes | None:
+def pristine(seen: Seen, file: str) -> bytes | None:
     """Return the bytes of a file from before vpatch."""
     originals = seen.originals
     return originals[file] if file in originals else seen.read(file)
