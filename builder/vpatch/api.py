@@ -24,9 +24,10 @@ from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup, record
+from vpatch.tree import backup, leftovers, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
+from vpatch.tree.unified import unified
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Diff(Result):
     @property
     def lines(self) -> list[str]:
         """The unified diff, as lines without newline; bytes that are not UTF-8 are surrogate escapes."""
-        return [line for file, (old, new) in self.files.items() for line in _diff(file, old, new)]
+        return [line for file, (old, new) in self.files.items() for line in unified(file, old, new)]
 
 
 class Refused(Failure):
@@ -133,7 +134,8 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
     gone = _not_installed(found, installed)
-    return Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
+    notes = tuple(map(str, leftovers.problems(found)))
+    return Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
 
 
 def _pending(engine: Engine, read: Read, item: Catalogued) -> bool:
@@ -154,13 +156,14 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     found = _tree(tree)
     seen = Reads(found)
     selection = Selection.of(overlays, also)
+    _refuse_receipt(found, selection)
     chosen = selection.in_tree(discover(), seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
-    notes = _notes(chosen, changeset.before)
+    notes = (*_notes(chosen, changeset.before), *map(str, leftovers.problems(found)))
     fitting = engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
     return _checked(Diff(*about, files))
@@ -175,7 +178,9 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
         Refused: an overlay is drifted or in conflict, and nothing was written; or one was named and is not applicable.
         Failure: as `status`, or the tree cannot be written.
     """
-    writable, selection = open_tree(tree), Selection.of(overlays, also)
+    found, selection = _tree(tree), Selection.of(overlays, also)
+    _refuse_receipt(found, selection)
+    writable = open_tree(found)
     installed = discover()
     chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
@@ -184,7 +189,8 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
-    notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
+    left = map(str, leftovers.problems(writable.tree))
+    notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree), *left)
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = tuple(after.id for before, after in states if before.state is not after.state)
@@ -196,6 +202,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
+    Without `overlays`, it also removes what was kept of a vLLM that is no longer installed, see `tree.leftovers`.
     It changes nothing if no such overlay is applied. Without `overlays`, it works even if some do not load.
 
     Raises:
@@ -205,11 +212,13 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     installed, broken = loadable() if overlays is None else (discover(), ())
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
+    left = leftovers.remove(writable.tree) if overlays is None else ()
     seen = Reads(writable.tree)
     gone = _not_installed(writable.tree, installed) if overlays is None else {}
     affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
     writes = changing.revert(writable, installed, None if overlays is None else going)
-    removed = tuple(file for file in writes.changed if not (root / file).exists())
+    changed = tuple(sorted({*writes.changed, *left}))
+    removed = tuple(file for file in changed if not (root / file).exists())
     absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
     notes = (
         *map(str, broken),
@@ -217,7 +226,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         *_edited(writes, writable.tree),
     )
     about = (root, writable.tree.version)
-    done = Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
+    done = Changed(*about, notes=notes, changed=changed, removed=removed, affected=affected)
     return replace(done, not_installed=gone)
 
 
@@ -252,7 +261,7 @@ def verify(
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
-    problems = list(seen.problems)
+    problems = [*seen.problems, *leftovers.problems(found)]
     remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
     problems += [Problem("cannot verify", str(found.root), f"{name} is applied, and {remedy}") for name in asked]
     with suppress(Failure):  # `check` has reported an unreadable provenance
@@ -274,6 +283,12 @@ def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
     from vpatch.tree.checkout import Checkout
 
     return Checkout.at(found)
+
+
+def _refuse_receipt(tree: Tree, selection: Selection) -> None:
+    if "receipt" in selection.named and is_checkout(tree):
+        cause = "a source checkout has no record of what vpatch wrote, from which a process could prove it"
+        raise Failure(Problem("no receipt", str(tree.root), f"{cause}: leave it out"))
 
 
 def _tree(tree: TreeLike) -> Tree:
@@ -332,19 +347,3 @@ def _checked(result: R) -> R:
     if result.problems:
         raise Refused(result)
     return result
-
-
-def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
-    import difflib
-
-    source = f"a/{file}" if old is not None else "/dev/null"
-    found: list[str] = []
-    for line in difflib.unified_diff(_lines(old or b""), _lines(new), source, f"b/{file}"):
-        found += [line[:-1]] if line.endswith("\n") else [line, "\\ No newline at end of file"]
-    return found
-
-
-def _lines(data: bytes) -> list[str]:
-    """Split where `patch` does, and in a way that gives the same bytes back."""
-    *lines, last = data.decode("utf-8", "surrogateescape").split("\n")
-    return [f"{line}\n" for line in lines] + ([last] if last else [])

@@ -253,10 +253,18 @@ def tree_at(root: Path) -> Tree:
     infos = [info.name for info in whole if _has_vllm(info)]
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))
-    left = tuple(info.name for info in named if info not in whole and (info / "vpatch").is_dir())
+    left = tuple(info.name for info in named if info not in whole and _is_left(info))
     if not infos:
         return Tree(root, None, None, left)
     return Tree(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2], left)
+
+
+def _is_left(info: Path) -> bool:
+    """Whether a dist-info without METADATA has vpatch's files, or is what a killed run left of them."""
+    try:
+        return (info / "vpatch").is_dir() or (info.name.startswith("vllm-") and not any(info.iterdir()))
+    except OSError:
+        return False
 
 
 def _has_vllm(info: Path) -> bool:
