@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -237,8 +238,8 @@ def test_a_checkout_is_refused(tmp_path: Path, linked: Trees, vpatch: Program) -
     shutil.rmtree(next(root.glob("*.dist-info")))
     subprocess.run(["git", "init", "-q", root], check=True)
     says = f"no receipt: {root}: a source checkout has no record of what vpatch wrote"
-    for verb, arguments in itertools.product((api.apply, api.diff), ((["receipt"],), (None, ["receipt"]))):
-        assert str(problem_of(verb, root, *arguments)).startswith(says)
+    for verb, how in itertools.product((api.apply, api.diff), ("overlays", "also")):
+        assert str(problem_of(partial(verb, root, **{how: ["receipt"]}))).startswith(says)
     for options in (("apply", "--receipt"), ("apply", "-n", "--receipt"), ("diff", "--overlay", "receipt")):
         assert (vpatch(*options, root).code, says in vpatch(*options, root).err) == (1, True)
 
