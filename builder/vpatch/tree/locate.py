@@ -16,10 +16,11 @@ from vpatch.tree import sites
 
 _PATIENCE = 60
 
-# find_spec of a top-level package imports nothing. `python -c` also searches the current folder, which programs do not.
+# `python -c` also searches the current folder, which programs do not: a script could import what lies there.
+_BEGIN = "import sys; sys.path[:] = [p for p in sys.path if p]; exec(compile(sys.argv.pop(1), '<vpatch>', 'exec'))"
+
+# find_spec of a top-level package imports nothing.
 _ASK = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
 import importlib.util, json
 spec = importlib.util.find_spec("vllm")
 print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
@@ -175,11 +176,14 @@ def ask(
     patience: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON."""
+    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON.
+
+    It runs as by `python -c`, but imports nothing from the current folder.
+    """
     import json
     import subprocess
 
-    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", _BEGIN, script, *arguments]
     try:
         ran = subprocess.run(
             command,
