@@ -24,7 +24,7 @@ from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup, record
+from vpatch.tree import backup, leftovers, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.unified import unified
@@ -143,7 +143,8 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
     gone = _not_installed(found, installed)
-    done = Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
+    notes = tuple(map(str, leftovers.problems(found)))
+    done = Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
     return replace(done, upgradable=upgrade.overlays if upgrade else ())
 
 
@@ -165,6 +166,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     found = _tree(tree)
     seen = Reads(found)
     selection = Selection.of(overlays, also)
+    _refuse_receipt(found, selection)
     installed = discover()
     chosen = selection.in_tree(installed, seen.read)
     engine = Engine(chosen)
@@ -175,7 +177,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
-    notes = notes_of(chosen, changeset.before)
+    notes = (*notes_of(chosen, changeset.before), *map(str, leftovers.problems(found)))
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
     return _checked(Diff(*about, files, upgradable=upgrade.overlays if upgrade else ()))
@@ -190,7 +192,9 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
         Refused: an overlay is drifted or in conflict, and nothing was written; or one was named and is not applicable.
         Failure: as `status`, or the tree cannot be written.
     """
-    writable, selection = open_tree(tree), Selection.of(overlays, also)
+    found, selection = _tree(tree), Selection.of(overlays, also)
+    _refuse_receipt(found, selection)
+    writable = open_tree(found)
     installed = discover()
     chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
@@ -199,7 +203,8 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
-    notes = (*notes_of(chosen, changeset.after), *_edited(writes, writable.tree))
+    left = map(str, leftovers.problems(writable.tree))
+    notes = (*notes_of(chosen, changeset.after), *_edited(writes, writable.tree), *left)
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
@@ -213,6 +218,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
+    Without `overlays`, it also removes what was kept of a vLLM that is no longer installed, see `tree.leftovers`.
     It changes nothing if no such overlay is applied. Without `overlays`, it works even if some do not load.
 
     Raises:
@@ -222,11 +228,13 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     installed, broken = loadable() if overlays is None else (discover(), ())
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
+    left = leftovers.remove(writable.tree) if overlays is None else ()
     seen = Reads(writable.tree)
     gone = _not_installed(writable.tree, installed) if overlays is None else {}
     affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
     writes = changing.revert(writable, installed, None if overlays is None else going)
-    removed = tuple(file for file in writes.changed if not (root / file).exists())
+    changed = tuple(sorted({*writes.changed, *left}))
+    removed = tuple(file for file in changed if not (root / file).exists())
     absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
     notes = (
         *map(str, broken),
@@ -234,7 +242,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         *_edited(writes, writable.tree),
     )
     about = (root, writable.tree.version)
-    done = Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
+    done = Changed(*about, notes=notes, changed=changed, removed=removed, affected=affected)
     return replace(done, not_installed=gone)
 
 
@@ -269,7 +277,7 @@ def verify(
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
-    problems = list(seen.problems)
+    problems = [*seen.problems, *leftovers.problems(found)]
     problems += upgrade.problems if (upgrade := _upgrade(found, installed, chosen, seen.verdicts)) else []
     remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
     problems += [Problem("cannot verify", str(found.root), f"{name} is applied, and {remedy}") for name in asked]
@@ -292,6 +300,12 @@ def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
     from vpatch.tree.checkout import Checkout
 
     return Checkout.at(found)
+
+
+def _refuse_receipt(tree: Tree, selection: Selection) -> None:
+    if "receipt" in selection.named and is_checkout(tree):
+        cause = "a source checkout has no record of what vpatch wrote, from which a process could prove it"
+        raise Failure(Problem("no receipt", str(tree.root), f"{cause}: leave it out"))
 
 
 def _tree(tree: TreeLike) -> Tree:

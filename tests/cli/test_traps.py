@@ -266,12 +266,14 @@ def test_an_active_environment_lets_no_other_run(
         trap.unlink()
     monkeypatch.setenv("VIRTUAL_ENV", str(ground.top / "active"))
     here(ground)
+    for name in ("json", "importlib", "inspect", "traceback", "types", "site", "sitecustomize", "vllm", "pathlib"):
+        ground.code(Path(f"{name}.py"))
 
-    for command in (*COMMANDS, *WITHOUT_TREE):
+    for command in (*COMMANDS[:-2], ("verify", "--python", f"{ground.top}/active/bin/python"), *WITHOUT_TREE):
         ran = vpatch(*command)
 
         assert ground.sprung == [], f"{' '.join(command)}: {ran.err}"
-        assert "VIRTUAL_ENV" in ran.err or command[0] in {"run", "plan"}, ran.err
+        assert "VIRTUAL_ENV" in ran.err or command[0] in {"run", "plan"} or "--python" in command, ran.err
 
 
 def test_the_traps_work(vpatch: Program, ground: Ground) -> None:

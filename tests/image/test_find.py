@@ -55,7 +55,8 @@ def install(top: Path, site: str, version: str = "0.20.2", info: str = "") -> No
     (top / site / "vllm/__init__.py").touch()
     (top / site / "vllm/_version.py").write_text(f"__version__ = version = '{version}'\n")
     (top / site / (info or f"vllm-{version}.dist-info")).mkdir()
-    (top / site / (info or f"vllm-{version}.dist-info") / "RECORD").touch()
+    for name in ("RECORD", "METADATA"):
+        (top / site / (info or f"vllm-{version}.dist-info") / name).touch()
 
 
 def interpreter(top: Path, path: str, to: str = "") -> None:
@@ -140,6 +141,9 @@ def test_a_dist_info_with_another_name(tmp_path: Path) -> None:
     install(tmp_path, "usr/lib/python3.12/site-packages", info="vllm-0.20.2+cu129.dist-info")
     interpreter(tmp_path, "usr/bin/python3")
 
+    left = tmp_path / "usr/lib/python3.12/site-packages/vllm-0.20.1.dist-info/vpatch"
+    left.mkdir(parents=True)  # of an earlier vLLM: no installation
+
     assert found(tmp_path).dist_info == "vllm-0.20.2+cu129.dist-info"
 
 
@@ -150,6 +154,7 @@ def test_none_or_two_dist_infos(tmp_path: Path, infos: tuple[str, ...], error: s
     (site / "vllm/__init__.py").touch()
     for info in infos:
         (site / f"vllm-{info}.dist-info").mkdir()
+        (site / f"vllm-{info}.dist-info/METADATA").touch()
     interpreter(tmp_path, "usr/bin/python3")
 
     with pytest.raises(Failure, match=error):

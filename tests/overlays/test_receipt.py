@@ -5,16 +5,19 @@ Processes run vLLM's own loader of plugins, in a tree without torch.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from vpatch import api
 from vpatch.core.catalogue import Selection
 from vpatch.farm.content import Content
 from vpatch.farm.guest.vpatch_receipt import MANIFEST
@@ -25,6 +28,7 @@ from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees
+from tests.failures import problem_of
 from tests.farm.standin import LOAD, WAITS, add_own, started
 from tests.farm.test_receipt import HELD, METRIC
 from tests.overlays.tables import drifted
@@ -233,10 +237,11 @@ def test_a_checkout_is_refused(tmp_path: Path, linked: Trees, vpatch: Program) -
     root = linked("0.33.0")
     shutil.rmtree(next(root.glob("*.dist-info")))
     subprocess.run(["git", "init", "-q", root], check=True)
-    ran = vpatch("apply", "--receipt", root)
-
-    assert ran.code == 1
-    assert f"no receipt: {root}: a source checkout has no record of what vpatch wrote" in ran.err
+    says = f"no receipt: {root}: a source checkout has no record of what vpatch wrote"
+    for verb, how in itertools.product((api.apply, api.diff), ("overlays", "also")):
+        assert str(problem_of(partial(verb, root, **{how: ["receipt"]}))).startswith(says)
+    for options in (("apply", "--receipt"), ("apply", "-n", "--receipt"), ("diff", "--overlay", "receipt")):
+        assert (vpatch(*options, root).code, says in vpatch(*options, root).err) == (1, True)
 
 
 @pytest.mark.parametrize("reverted", [False, True])

@@ -98,6 +98,27 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
     assert clean(clone)
 
 
+@pytest.mark.parametrize("attribute", ["filter=evil", "ident", "working-tree-encoding=UTF-16"])
+@pytest.mark.parametrize("place", [".gitattributes", ".git/info/attributes"])
+def test_a_file_that_git_converts_is_refused(vpatch: Program, clone: Path, attribute: str, place: str) -> None:
+    """Only git's filter knows what it was; one that leaves the file as it is does not matter."""
+    (clone / place).parent.mkdir(exist_ok=True)
+    (clone / place).write_text(f"*.py {attribute}\n")
+    git(clone, "config", "filter.evil.smudge", f"touch {clone}/ran; cat")
+    before = {file: (clone / file).read_bytes() for file in IN_GIT}
+    assert vpatch("apply", "-q", clone, *ONLY).code == 0
+    assert vpatch("revert", "-q", clone).code == 0
+    (clone / CONFIG).write_bytes(before[CONFIG] + b"# of a filter\n")
+
+    name = attribute.partition("=")[0]
+    cause = f"git converts it on checkout, by the attribute {name}, and vpatch runs no program for that"
+    assert vpatch("apply", "-q", clone, *ONLY) == Ran(1, "", f"dirty file: {CONFIG}: {cause}\n")
+    assert not (clone / "ran").exists()
+    assert {file: (clone / file).read_bytes() for file in IN_GIT if file != CONFIG} == {
+        file: data for file, data in before.items() if file != CONFIG
+    }
+
+
 @pytest.mark.parametrize("only", [(), ONLY])
 def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]) -> None:
     vpatch("apply", "-q", clone, *ONLY)

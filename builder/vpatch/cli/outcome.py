@@ -69,6 +69,8 @@ def of_apply(done: api.Changed, target: Target) -> str:
 def of_revert(done: api.Changed, target: Target) -> str:
     """Return the outcome of `revert`."""
     named = list(dict.fromkeys(target.selection.only or ()))
+    if not done.affected and (left := [path for path in done.removed if path.endswith(".dist-info")]):
+        return f"Removed {listed(left)}, which an earlier vLLM left."
     if not any(map(_is_source, done.changed)):
         if not named:
             return "Nothing to revert: no overlay is applied."

@@ -14,8 +14,6 @@ from vpatch.cli.output import Report
 from vpatch.cli.ps import proof
 from vpatch.cli.target import Target, on_tree
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem
-from vpatch.tree.locate import is_checkout
 
 R = TypeVar("R", bound=api.Result)
 
@@ -67,11 +65,6 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
     if check and dry_run:
         raise click.UsageError("--check and --dry-run both write nothing: leave one out")
     tree, selection = target.find(), target.selection
-    if "receipt" in selection.named and is_checkout(tree):
-        cause = (
-            "a source checkout has no record of what vpatch wrote, from which a process could prove it: leave it out"
-        )
-        raise Failure(Problem("no receipt", str(tree.root), cause))
     if not (check or dry_run):
         done = _found(lambda: api.apply(tree, selection.only, selection.also))
         said = outcome.of_apply(done, target)

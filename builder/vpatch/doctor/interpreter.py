@@ -14,11 +14,8 @@ from vpatch.tree import sites
 from vpatch.tree.environment import Environment
 from vpatch.tree.locate import ask
 
-# `python -c` also searches the current folder, which programs do not.
 _SCRIPT = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
-import importlib.util, json, site
+import importlib.util, json, site, sys
 spec = importlib.util.find_spec("vllm")
 own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
 startup = [getattr(sys.modules.get(name), "__file__", None) for name in ("sitecustomize", "usercustomize")]

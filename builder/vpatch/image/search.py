@@ -218,7 +218,9 @@ def _dist_info(files: Files, root: str, name: str) -> str:
         guess = f"vllm-{version[1].decode(errors='replace')}.dist-info"
         if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
-    infos = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
+    named = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
+    # One without METADATA is no installation, see `tree.leftovers`.
+    infos = [one for one in named if files.kind(f"{root}/{one}/METADATA") is not None]
     if len(infos) != 1:
         cause = f"{' and '.join(infos)}: remove the wrong one" if infos else "vllm/ has no dist-info beside it"
         raise Failure(Problem("more than one vllm" if infos else "no dist-info", f"{name}: /{root}", cause))

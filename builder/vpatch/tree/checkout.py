@@ -89,7 +89,8 @@ class Checkout:
         except (OSError, ValueError, TypeError, AttributeError):
             written = {}
         files = list(_files(self.tree.root))
-        marked = tuple(file for file in files if file.endswith(".py") and marks_in(self._now(file)))
+        modules = (file for file in files if file.endswith(".py"))
+        marked = tuple(file for file in modules if b"vpatch" in (now := self._now(file)) and marks_in(now))
         return _Found(blobs, marked, tuple(name for name in files if name.endswith(STAGED)), written)
 
     def _now(self, file: str) -> bytes:
@@ -234,7 +235,8 @@ class Checkout:
 def _files(root: Path) -> Iterator[str]:
     for folder, folders, names in os.walk(root / "vllm"):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
-        yield from (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))  # noqa: PTH118
+        below = folder[len(str(root)) :].lstrip("/")
+        yield from (f"{below}/{name}" for name in sorted(names))
 
 
 def _as_in(now: bytes, stored: bytes) -> bytes:

@@ -119,7 +119,6 @@ def errors(error: BaseException | None) -> list[dict[str, Any]]:
 
 def main(wanted: list[tuple[str, list[Changed]]]) -> None:
     """Import the modules and print what became of their functions."""
-    sys.path[:] = [path for path in sys.path if path]  # the current folder would shadow what is really imported
     answers: dict[str, dict[str, object]] = {}
     for name, functions in wanted:
         try:

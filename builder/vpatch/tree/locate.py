@@ -17,10 +17,11 @@ from vpatch.tree import sites
 
 _PATIENCE = 60
 
-# find_spec of a top-level package imports nothing. `python -c` also searches the current folder, which programs do not.
+# `python -c` also searches the current folder, which programs do not: a script could import what lies there.
+_BEGIN = "import sys; sys.path[:] = [p for p in sys.path if p]; exec(compile(sys.argv.pop(1), '<vpatch>', 'exec'))"
+
+# find_spec of a top-level package imports nothing.
 _ASK = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
 import importlib.util, json
 spec = importlib.util.find_spec("vllm")
 print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
@@ -175,11 +176,14 @@ def ask(
     patience: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON."""
+    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON.
+
+    It runs as by `python -c`, but imports nothing from the current folder.
+    """
     import json
     import subprocess
 
-    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", _BEGIN, script, *arguments]
     try:
         ran = subprocess.run(
             command,
@@ -253,10 +257,18 @@ def tree_at(root: Path) -> Tree:
     infos = [info.name for info in whole if _has_vllm(info)]
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))
-    left = tuple(info.name for info in named if info not in whole and (info / "vpatch").is_dir())
+    left = tuple(info.name for info in named if info not in whole and _is_left(info))
     if not infos:
         return Tree(root, None, None, left)
     return Tree(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2], left)
+
+
+def _is_left(info: Path) -> bool:
+    """Whether a dist-info without METADATA has vpatch's files, or is what a killed run left of them."""
+    try:
+        return (info / "vpatch").is_dir() or (info.name.startswith("vllm-") and not any(info.iterdir()))
+    except OSError:
+        return False
 
 
 def _has_vllm(info: Path) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-
 
 def unified(file: str, old: bytes | None, new: bytes | None) -> list[str]:
     """Return the diff of a file as lines without newline; None is a file that does not exist.
 
     Bytes that are not UTF-8 are surrogate escapes.
     """
+    import difflib
+
     source = f"a/{file}" if old is not None else "/dev/null"
     target = f"b/{file}" if new is not None else "/dev/null"
     found: list[str] = []

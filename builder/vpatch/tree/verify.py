@@ -33,9 +33,7 @@ _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a bu
 
 # Finds each module level by level, as the interpreter would, without importing vLLM.
 _PROBE = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
-import json, os, types, warnings
+import json, os, sys, types, warnings
 warnings.simplefilter("ignore")
 answers = {}
 for name in json.loads(sys.argv[1]):

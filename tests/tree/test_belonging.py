@@ -1,0 +1,151 @@
+"""Whose environment a `./.venv` is: only that of the user runs, and only for a command that has to import."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.tree import guard
+from vpatch.tree.belonging import why_foreign
+
+from tests.conftest import Program, environment
+from tests.hybrid import ONLY
+from tests.needs import root_only
+from tests.tree.conftest import NOBODY, git
+from tests.tree.test_locate import PYTHON, make
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a `.venv` that was made there."""
+    folder = tmp_path / "project"
+    folder.mkdir(mode=0o755)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    make(environment(folder / ".venv"))
+    return folder
+
+
+def why(project: Path) -> str:
+    return why_foreign(Path(".venv"), project / ".venv/bin/python")
+
+
+def moved(project: Path) -> None:
+    """It was cloned, unpacked or copied: its owner is the user, and another place is written in it."""
+    shutil.copytree(project / ".venv", project / "copy", symlinks=True)
+    shutil.rmtree(project / ".venv")
+    activate = project / "copy/bin/activate"
+    activate.write_text(activate.read_text().replace(str(project), "/home/author/project"))
+    (project / "copy").rename(project / ".venv")
+
+
+def committed(project: Path, *options: str) -> None:
+    """The author knew where it would be cloned, as it is the same on every machine of a CI."""
+    git(project, "init", "-q")
+    git(project, *options, "add", "-f", ".venv")
+    git(project, "commit", "-q", "-m", "with .venv")
+
+
+def of_a_worktree(project: Path) -> None:
+    committed(project)
+    (project / ".git").rename(project.parent / "elsewhere")
+    (project / ".git").write_text("gitdir: ../elsewhere\n")
+
+
+def mode(path: str, bits: int) -> Callable[[Path], None]:
+    return lambda project: (project / path).chmod(bits)
+
+
+def owner(path: str) -> Callable[[Path], None]:
+    return lambda project: os.chown(project / path, NOBODY, -1, follow_symlinks=False)
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "moved": (moved, "it was not made in "),
+    "committed": (committed, "it may be part of the repository "),
+    "committed, without whole names": (
+        lambda project: committed(project, "-c", "index.version=4"),
+        "it may be part of the repository ",
+    ),
+    "committed, and cloned as a worktree": (of_a_worktree, "it may be part of the repository "),
+    "a repository": (lambda project: git(project / ".venv", "init", "-q"), "it is a repository itself"),
+    "others may write": (mode(".venv", 0o757), "others may write to "),
+    "others may write to bin": (mode(".venv/bin", 0o757), "others may write to "),
+    "others may write packages": (mode(f".venv/lib/{PYTHON}/site-packages", 0o757), "others may write to "),
+    "others may replace it": (mode(".", 0o757), "others may replace what is in "),
+    "no activate": (lambda project: (project / ".venv/bin/activate").unlink(), "no such file or directory"),
+    "no settings": (lambda project: (project / ".venv/pyvenv.cfg").unlink(), "no such file or directory"),
+}
+
+
+def test_that_of_the_user(project: Path) -> None:
+    assert why(project) == ""
+    git(project, "init", "-q")
+    (project / ".gitignore").write_text(".venv/\n")
+    git(project, "add", "-A")
+    assert why(project) == ""
+
+
+@pytest.mark.parametrize("how", ['"{0}"', "'{0}'", "{0}"])
+def test_how_programs_write_the_place(project: Path, how: str) -> None:
+    (project / ".venv/bin/activate").write_text(f"deactivate\nVIRTUAL_ENV={how.format(project / '.venv')}\nexport x\n")
+
+    assert why(project) == ""
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_that_of_others(project: Path, case: str) -> None:
+    change, reason = FOREIGN[case]
+    change(project)
+
+    assert reason in why(project)
+
+
+@root_only
+@pytest.mark.parametrize("path", [".venv", ".venv/bin", ".venv/bin/python", ".venv/bin/activate", ".venv/pyvenv.cfg"])
+def test_another_owner(project: Path, path: str) -> None:
+    owner(path)(project)
+
+    assert why(project).endswith(f"{path.removeprefix('.venv')} belongs to another user")
+
+
+def test_a_share(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of its files is whoever mounted it."""
+    monkeypatch.setattr(guard, "file_system", lambda _file: "cifs")
+
+    assert why(project) == "it is not on a file system of this machine"
+
+
+def traced(project: Path) -> Path:
+    python, trace = project / ".venv/bin/python", project / "trace"
+    (python.parent / "real").symlink_to(python.resolve())
+    python.unlink()
+    python.write_text(f'#!/bin/sh\necho ran >> {shlex.quote(str(trace))}\nexec "$(dirname "$0")/real" "$@"\n')
+    python.chmod(0o755)
+    return trace
+
+
+@pytest.mark.parametrize("case", ["", "moved"])
+@pytest.mark.parametrize("command", [("doctor", "--run"), ("run", "--export", "farm")])
+def test_it_runs_only_for_a_command_that_has_to_import(
+    vpatch: Program, project: Path, command: tuple[str, ...], case: str
+) -> None:
+    """The first line says so."""
+    if case:
+        FOREIGN[case][0](project)
+    trace = traced(project)
+    for reading in ("status", "verify", "doctor"):
+        vpatch(reading, *ONLY)
+    assert not trace.exists()
+
+    ran = vpatch(*command, *ONLY)
+
+    first = ran.err.splitlines()[0]
+    assert (trace.exists(), "runs .venv/bin/python" in first) == (not case, not case), ran
+    told = ran.out if command[0] == "doctor" else ran.err
+    assert ("it was not made in" in " ".join(told.split())) == bool(case)
+    assert ("--python .venv/bin/python" in " ".join(told.split())) == bool(case)
