@@ -18,7 +18,7 @@ plugins = File("vllm/plugins/__init__.py")
 load = plugins.function("load_general_plugins")
 
 # The same module that proves what a farm runs.
-helper = Companion("vpatch.farm.guest.vpatch_receipt")
+helper = Companion("vpatch.guest.vpatch_receipt")
 
 
 def needed(_: Use) -> Need:

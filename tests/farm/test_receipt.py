@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
 

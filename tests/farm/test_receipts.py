@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import vpatch.processes
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.cli.test_bad_system import humble
 from tests.conftest import Program

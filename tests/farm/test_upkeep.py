@@ -15,9 +15,9 @@ import vpatch.processes
 from vpatch.errors import Failure
 from vpatch.farm import upkeep
 from vpatch.farm.content import Content
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.store import farm_of, held_farm
 from vpatch.farm.upkeep import IDLE_S, MOST, MOST_BYTES, clear, farms, prune, remove
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 HOLD = "import sys; held = open(sys.argv[1]) if sys.argv[1:] else 0; print(flush=True); sys.stdin.read()"
 

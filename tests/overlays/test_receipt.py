@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 from vpatch.core.catalogue import Selection
 from vpatch.farm.content import Content
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
+from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.image.patch import PROVENANCE
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate

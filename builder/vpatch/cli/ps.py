@@ -9,7 +9,7 @@ import click
 from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
 from vpatch.cli.wording import counted, listed
-from vpatch.farm.receipts import Server, Servers, proved, servers
+from vpatch.processes.servers import Server, Servers, proved, servers
 
 _SHORT = 12  # digits of a digest that people see
 
@@ -32,7 +32,7 @@ def proof(number: int) -> Report:
     """Return the report of `vpatch verify --pid`.
 
     Raises:
-        UnknownName, Failure: as `vpatch.farm.receipts.proved`.
+        UnknownName, Failure: as `vpatch.processes.servers.proved`.
     """
     found, problems = proved(number)
     extra = {"processes": [_as_json(found)]}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.processes import Process, running
 
 NAME = re.compile("[0-9a-f]{16}")  # of a farm's folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem, UnknownName, cause
-from vpatch.farm.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
+from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
 
 _DELETED = " (deleted)"  # how the system marks a name that is gone
