@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +10,12 @@ from pathlib import Path
 
 import pytest
 from vpatch import api
-from vpatch.farm.content import Content, digest_of
-from vpatch.farm.store import farm_of
 
 from tests.cli.test_bad_system import humble
 from tests.doctor.conftest import Diagnose, Found, packages, put
-from tests.farm.standin import LOAD, add_own
+from tests.farm.standin import ADDED, LOAD, farm_for, standing_in
 from tests.forks import output
 from tests.needs import root_only
-from tests.processes import UNWATCHED
 from tests.tree.conftest import NOBODY
 
 # linux/capability.h: SYS_PTRACE, SYS_ADMIN and PERFMON, by which root sees what other users' processes have mapped
@@ -75,30 +71,20 @@ def test_a_server_from_before(diagnose: Diagnose, stock: Path) -> None:
     assert (after["level"], after["what"]) == ("ok", "a process runs this vLLM with the overlays")
 
 
-@contextmanager
-def by_run(stock: Path, tmp_path: Path, **files: bytes) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Run a server from a farm of an environment's vLLM; yield it and the farm."""
-    root, own = packages(stock), {file.replace("_", "/", 1) + ".py": data for file, data in files.items()}
-    add_own(root, "0.20.2")
-    content = Content(root, ("one",), digest_of(own), own)
-    farm = farm_of(content, tmp_path / "cache", stock / "bin/python")
-    env = {**os.environ, **UNWATCHED, "PYTHONPATH": str(farm), "VPATCH_RUN": content.digest}
-    with running(stock / "bin/python", put(stock / "bin/vllm", LOAD + WAITS), "serve", env=env) as process:
-        yield process, farm
-
-
 def test_a_server_of_run_is_right_whenever_it_was_started(diagnose: Diagnose, stock: Path, tmp_path: Path) -> None:
     """It runs its farm, and compared it. `vpatch apply` beside it changes other files."""
-    with by_run(stock, tmp_path, vllm_own=b"own = 1\n") as (server, farm):
+    farm = farm_for(standing_in(packages(stock), "0.20.2"), tmp_path / "cache")
+    command = (stock / "bin/python", put(stock / "bin/vllm", LOAD + WAITS), "serve")
+    with running(*command, env=farm.environment()) as server:
         assert api.apply(stock).changed
         (right,) = of(server, diagnose(stock, name="process"))
-        put(farm / "vllm/own.py", "own = 2\n")
+        put(farm.path / ADDED, "own = 2\n")
         (changed,) = of(server, diagnose(stock, name="process"))
 
     assert (right["level"], right["do"]) == ("ok", "")
     assert right["what"] == "a process runs this vLLM with overlays by `vpatch run`, as its receipt claims"
     assert (changed["level"], changed["do"]) == ("problem", "restart it")
-    start = f"a process runs other code than it claims: {farm}/vllm/own.py: it has changed, and process "
+    start = f"a process runs other code than it claims: {farm.path}/{ADDED}: it has changed, and process "
     assert changed["what"].startswith(start)
 
 
