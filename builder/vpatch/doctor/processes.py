@@ -18,20 +18,22 @@ def findings(subject: Subject) -> Iterator[Finding]:
     """Yield the processes that run this vLLM, and whether they run the code from before a change."""
     if subject.changed_at is None or not there_is_proc():
         return
-    prefix = subject.python.prefix.resolve() if subject.python else None
-    found = list[Finding]()
-    for one in servers():
-        try:
-            if one.runs(subject.tree.root, prefix) is not False:
-                found.append(_claimed(one, one.receipt) if one.receipt else _timed(one, subject.changed_at))
-        except (OSError, UnknownName):  # it ended
-            continue
-        except Failure as failure:
-            found.extend(map(unreadable, failure.problems))
+    found = [finding for one in servers() for finding in _finding(subject, one, subject.changed_at)]
     yield from found
     if not found:
         others = "" if os.geteuid() == 0 else "; of other users, vpatch sees only the command lines"
         yield Finding("process", Level.OK, f"no process runs this vLLM{others}")
+
+
+def _finding(subject: Subject, one: Server, changed_at: float) -> Iterator[Finding]:
+    prefix = subject.python.prefix.resolve() if subject.python else None
+    try:
+        if one.runs(subject.tree.root, prefix) is not False:
+            yield _claimed(one, one.receipt) if one.receipt else _timed(one, changed_at)
+    except (OSError, UnknownName):  # it ended
+        return
+    except Failure as failure:
+        yield from map(unreadable, failure.problems)
 
 
 def _claimed(one: Server, receipt: Receipt) -> Finding:

@@ -76,26 +76,33 @@ class Files:
         trail, left, links = [os.dup(self._root)], path.split("/")[::-1], 0
         try:
             while left:
-                name = left.pop()
-                if not stat.S_ISDIR(os.fstat(trail[-1]).st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                if name == ".." and len(trail) > 1:
-                    os.close(trail.pop())
-                if name in {"", ".", ".."}:
-                    continue
-                trail.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=trail[-1]))
+                _enter(trail, left.pop())
                 if stat.S_ISLNK(os.fstat(trail[-1]).st_mode):
                     links += 1
                     if links > _MOST_LINKS:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                     target = os.readlink("", dir_fd=trail[-1])
-                    for passed in range(1 if target.startswith("/") else len(trail) - 1, len(trail))[::-1]:
-                        os.close(trail.pop(passed))
+                    _leave(trail, 1 if target.startswith("/") else len(trail) - 1)
                     left.extend(target.split("/")[::-1])
             yield trail[-1]
         finally:
-            for one in trail:
-                os.close(one)
+            _leave(trail, 0)
+
+
+def _enter(trail: list[int], name: str) -> None:
+    """Go to what a folder has under a name. The trail has the folders on the way, from the root on."""
+    if not stat.S_ISDIR(os.fstat(trail[-1]).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if name == "..":
+        _leave(trail, max(1, len(trail) - 1))
+    elif name not in {"", "."}:
+        trail.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=trail[-1]))
+
+
+def _leave(trail: list[int], steps: int) -> None:
+    """Go back to the first steps of a trail."""
+    while len(trail) > steps:
+        os.close(trail.pop())
 
 
 def answered(process: Process, user: User, ask: Callable[[Files], Any], patience: float = PATIENCE_S) -> Any:

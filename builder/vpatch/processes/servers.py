@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -95,11 +95,14 @@ class Server:
         if f" {root}/vllm/" in maps or (self.receipt and self._sees(root, self.receipt.root)):
             return True
         prefixes = {root, *([prefix] if prefix else [])} - {Path("/"), Path("/usr")}
-        named = names_vllm(self.process.words)
+        return names_vllm(self.process.words) and self._is_of(prefixes, maps)
+
+    def _is_of(self, prefixes: Collection[Path], maps: str) -> bool:
+        """Whether it has mapped a file of an environment, or its command line names a program of one."""
         if any(f" {one}/" in maps for one in prefixes):
-            return named
+            return True
         # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
-        return named and any(path.is_relative_to(one) for path in self._called() for one in prefixes)
+        return any(path.is_relative_to(one) for path in self._called() for one in prefixes)
 
     def _called(self) -> list[Path]:
         """Return the folders of the programs that its command line names."""
