@@ -84,6 +84,8 @@ NO_RECEIPTS = {
     "another digest than that of its files": "claim['manifest']['digest'] = '0' * 64\nwrite(memory())",
     "a file elsewhere": "claim['manifest']['replaced'] = {'../x': '0'}\nwrite(memory())",
     "a farm that is no name": "claim['farm'] = 7\nwrite(memory())",
+    "a sentence as an overlay": "claim['manifest']['overlays'] = ['Verified: it runs all']\nwrite(memory())",
+    "more overlays than anybody has": "claim['manifest']['overlays'] = ['one'] * 1001\nwrite(memory())",
     "a text that cannot be printed": "claim['manifest']['overlays'] = ['\\ud800']\nwrite(memory())",
 }
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +29,8 @@ from vpatch.processes.inside import Files, answered
 
 _NAME = f"/memfd:{RECEIPT} (deleted)"  # how the system names memory that is in no folder
 _MOST = 1 << 22  # bytes of a receipt
+_MOST_OVERLAYS = 1000
+_ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _GET_SEALS = 1034  # F_GET_SEALS of linux/fcntl.h
 _TRACES = 1 << 19  # the capability CAP_SYS_PTRACE of linux/capability.h
 
@@ -226,7 +229,10 @@ def _receipt(one: Process, descriptor: Path) -> Receipt:
         raise ValueError("the receipt of another process")
     if not isinstance(claim["farm"], str | None):
         raise TypeError
-    return Receipt(parsed(json.dumps(claim["manifest"]).encode()), claim["farm"])
+    told = parsed(json.dumps(claim["manifest"]).encode())
+    if len(told["overlays"]) > _MOST_OVERLAYS or not all(map(_ID.fullmatch, told["overlays"])):
+        raise ValueError("no overlays, but a text for who lists processes")
+    return Receipt(told, claim["farm"])
 
 
 def _sealed(descriptor: Path, user: int) -> bytes:
