@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -11,9 +12,14 @@ import vpatch.processes as vpatch_processes
 from vpatch.farm.lock import share
 from vpatch.matrix.cache import WHEELS, Cache
 
+from tests.cli.test_bad_system import humble
 from tests.conftest import Program
+from tests.farm.standin import started
 from tests.farm.test_upkeep import made, process
+from tests.forks import output
+from tests.needs import root_only
 from tests.processes import printed
+from tests.tree.conftest import NOBODY
 
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
@@ -118,6 +124,18 @@ def test_a_link_on_the_way_hides_no_process(
             assert (cleared.code, f"farm in use: {farm}: process {run} would" in cleared.err) == (1, True)
 
     assert vpatch("cache", "--clear").out.endswith(f"{cache.folder}/run: removed 1 farm, 0.0 MB\n")
+
+
+@root_only
+def test_a_farm_stays_if_its_user_cannot_be_asked(cache: Cache, tmp_path: Path) -> None:
+    """A root without CAP_SETUID, as in a container: the name of the farm counts then."""
+    farm = made(cache.folder / "run", 1)
+    command = ("sh", "-c", "echo ready; read nothing")
+    with started(*command, executable="/bin/sh", user=NOBODY, env={"PYTHONPATH": f"/elsewhere/{farm.name}"}) as run:
+        asked = output("cache", "--json")
+        unasked = output("cache", "--json", first=lambda: humble(1 << 7))
+
+    assert [json.loads(ran[1])["farms"][0]["processes"] for ran in (asked, unasked)] == [[], [run]]
 
 
 def test_farms_stay_while_a_command_is_being_started(vpatch: Program, cache: Cache) -> None:

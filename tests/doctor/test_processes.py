@@ -13,6 +13,7 @@ from vpatch import api
 
 from tests.cli.test_bad_system import humble
 from tests.doctor.conftest import Diagnose, Found, packages, put
+from tests.farm.standin import ADDED, LOAD, farm_for, standing_in
 from tests.forks import output
 from tests.needs import root_only
 from tests.tree.conftest import NOBODY
@@ -26,11 +27,13 @@ MAPS = f"import mmap\nfile = open({{file!r}}, 'rb')\nmapped = mmap.mmap(file.fil
 
 @contextmanager
 def running(
-    *command: str | Path, executable: str | None = None, user: int | None = None
+    *command: str | Path, executable: str | None = None, user: int | None = None, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a process that prints a line when it is ready, and ends with its input."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, executable=executable, stdin=pipe, stdout=pipe, text=True, user=user) as process:
+    with subprocess.Popen(
+        command, executable=executable, stdin=pipe, stdout=pipe, text=True, user=user, env=env
+    ) as process:
         assert process.stdin
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -66,6 +69,23 @@ def test_a_server_from_before(diagnose: Diagnose, stock: Path) -> None:
     assert before["what"] == "a process runs this vLLM since before the overlays were applied: it has the old code"
     assert before["where"] == f"process {old.pid}: python vllm serve"
     assert (after["level"], after["what"]) == ("ok", "a process runs this vLLM with the overlays")
+
+
+def test_a_server_of_run_is_right_whenever_it_was_started(diagnose: Diagnose, stock: Path, tmp_path: Path) -> None:
+    """It runs its farm, and compared it. `vpatch apply` beside it changes other files."""
+    farm = farm_for(standing_in(packages(stock), "0.20.2"), tmp_path / "cache")
+    command = (stock / "bin/python", put(stock / "bin/vllm", LOAD + WAITS), "serve")
+    with running(*command, env=farm.environment()) as server:
+        assert api.apply(stock).changed
+        (right,) = of(server, diagnose(stock, name="process"))
+        put(farm.path / ADDED, "own = 2\n")
+        (changed,) = of(server, diagnose(stock, name="process"))
+
+    assert (right["level"], right["do"]) == ("ok", "")
+    assert right["what"] == "a process runs this vLLM with overlays by `vpatch run`, as its receipt claims"
+    assert (changed["level"], changed["do"]) == ("problem", "restart it")
+    start = f"a process runs other code than it claims: {farm.path}/{ADDED}: it has changed, and process "
+    assert changed["what"].startswith(start)
 
 
 def test_a_worker_shows_by_what_it_has_mapped(diagnose: Diagnose, healthy: Path, stock: Path, tmp_path: Path) -> None:

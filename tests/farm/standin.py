@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +33,11 @@ class Farm:
     content: Content
     path: Path
 
-    def run(self, code: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run code as a process that was started with the farm."""
-        command, environment = [sys.executable, *options, "-c", code], self.environment(**variables)
+    def run(
+        self, code: str, *options: str, wrapper: Sequence[str] = (), **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run code as a process that was started with the farm, by a wrapper."""
+        command, environment = [*wrapper, sys.executable, *options, "-c", code], self.environment(**variables)
         return subprocess.run(
             command, env=environment, cwd=self.root.parent, capture_output=True, text=True, check=False
         )
@@ -62,9 +64,13 @@ class Farm:
 
 @contextmanager
 def started(
-    *command: str | Path, env: dict[str, str] | None = None, executable: str | None = None, user: int | None = None
+    *command: str | Path,
+    env: dict[str, str] | None = None,
+    executable: str | None = None,
+    user: int | None = None,
+    opened: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Run a process that prints `ready` and ends with its input; yield its id."""
+    """Run a process that prints `ready` and ends with its input, and inherits descriptors; yield its id."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command,
@@ -75,6 +81,7 @@ def started(
         text=True,
         user=user,
         env=env,
+        pass_fds=opened,
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -103,8 +110,8 @@ def add_own(root: Path, release: str) -> None:
     (root / "vllm/__init__.py").touch()
 
 
-def farm_for(root: Path, cache: Path) -> Farm:
-    files = {CHANGED: b"new = 1\n", ADDED: b"", "vllm/engine/__init__.py": b""}
+def farm_for(root: Path, cache: Path, added: bytes = b"") -> Farm:
+    files = {CHANGED: b"new = 1\n", ADDED: added, "vllm/engine/__init__.py": b""}
     applied = {APPLIED: (root / APPLIED).read_bytes()}
     hashes = {file: sha256(data) for file, data in applied.items()}
     content = Content(root, ("one", "two"), digest_of({**files, **applied}), files, hashes)

@@ -19,7 +19,7 @@ from vpatch.errors import Failure
 from vpatch.farm import store
 from vpatch.farm.content import Content
 from vpatch.farm.export import PART, put
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.conftest import contents_of, unchanged
 from tests.needs import root_only

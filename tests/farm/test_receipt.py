@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_claim import RECEIPT
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
+from tests.needs import root_only
 
 HELD = """
 import os
 def held():
     links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return [os.readlink(link) for link in links if os.path.lexists(link) and "vpatch.json" in os.readlink(link)]
+    return [os.readlink(link) for link in links if os.path.lexists(link) and "vpatch-receipt" in os.readlink(link)]
 print(*held())
 """
 METRIC = "import prometheus_client as p\nprint(p.generate_latest().decode())\n"
@@ -25,6 +28,8 @@ registry = p.CollectorRegistry()
 m.MultiProcessCollector(registry)
 print(p.generate_latest(registry).decode())
 """
+IN_MEMORY = f"/memfd:{RECEIPT} (deleted)"
+CONTAINED = ("unshare", "--pid", "--fork", "--mount-proc")
 CONFIGURED = "import vllm.logger as l\nl._configure_vllm_root_logger()\n"  # as vLLM does
 
 
@@ -36,7 +41,7 @@ def test_a_process_that_runs_the_farm_says_so_once(release: str, tmp_path: Path)
     late = farm.run(f"{CONFIGURED}{LOAD}", VLLM_LOGGING_STREAM="ext://sys.stdout")
 
     assert early.returncode == late.returncode == 0, early.stderr + late.stderr
-    assert early.stdout.startswith(f"{farm.path}/{MANIFEST}\n")
+    assert early.stdout.startswith(f"{IN_MEMORY}\n")
     assert farm.metric in early.stdout
     assert early.stderr.startswith("vpatch: process ")
     assert early.stderr.endswith(f"{farm.line}\n")
@@ -50,13 +55,13 @@ def test_a_server_that_logs_warnings_only_logs_no_receipt(farm: Farm) -> None:
     ran = farm.run(f"{CONFIGURED}{LOAD}{HELD}", VLLM_LOGGING_LEVEL="WARNING")
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout == f"{farm.path}/{MANIFEST}\n"
+    assert ran.stdout == f"{IN_MEMORY}\n"
 
 
 def test_a_closed_standard_error_is_no_failure(farm: Farm) -> None:
     ran = farm.run(f"import sys\nsys.stderr = None\n{LOAD}{HELD}")
 
-    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n")
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n")
 
 
 def replace(path: Path, data: bytes = b"x = 1\n") -> None:
@@ -178,11 +183,11 @@ def test_the_farm_may_be_named_otherwise(way: str, farm: Farm, tmp_path: Path) -
     code = f"import os, vllm.engine.core\nos.chdir('/')\n{LOAD}{HELD}"
     ran = farm.run(code, PYTHONPATH=f"{first[way]}:{farm.root}")
 
-    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n"), ran.stderr
 
 
 def test_an_environment_without_the_digest_is_that_of_an_exported_farm(farm: Farm) -> None:
-    assert farm.run(f"{LOAD}{HELD}", VPATCH_RUN="").stdout == f"{farm.path}/{MANIFEST}\n"
+    assert farm.run(f"{LOAD}{HELD}", VPATCH_RUN="").stdout == f"{IN_MEMORY}\n"
 
 
 def test_an_editable_vllm(farm: Farm, tmp_path: Path) -> None:
@@ -191,7 +196,7 @@ def test_an_editable_vllm(farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "startup/sitecustomize.py").write_text(f"import sys\nsys.path.append({str(farm.root)!r})\n")
     ran = farm.run(f"{LOAD}{HELD}", PYTHONPATH=f"{farm.path}:{tmp_path}/startup")
 
-    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n"), ran.stderr
 
 
 def test_registered_twice(farm: Farm) -> None:
@@ -209,13 +214,14 @@ def test_a_fork_inherits_the_receipt_and_a_new_program_does_not(farm: Farm) -> N
     new = f"import subprocess\nsubprocess.run([sys.executable, '-c', {HELD!r}], close_fds=False)\n"
     ran = farm.run(f"{LOAD}{HELD}{fork}    sys.stdout.flush()\n    {new.replace(chr(10), chr(10) + '    ')}")
 
-    assert ran.stdout.splitlines() == [f"{farm.path}/{MANIFEST}"] * 2 + [""], ran.stderr
+    # Its own, and that of the process that it was forked from, which is none of its.
+    assert ran.stdout.splitlines() == [IN_MEMORY, f"{IN_MEMORY} {IN_MEMORY}", ""], ran.stderr
 
 
 def test_a_worker_proves_the_digest(farm: Farm) -> None:
     ran = farm.run(f"import vllm, vpatch_receipt\nprint(vpatch_receipt.Proof().vpatch_digest())\n{HELD}")
 
-    assert ran.stdout == f"{farm.content.digest}\n{farm.path}/{MANIFEST}\n"
+    assert ran.stdout == f"{farm.content.digest}\n{IN_MEMORY}\n"
 
 
 def test_the_digest_is_what_was_proved(farm: Farm) -> None:
@@ -229,27 +235,78 @@ def test_the_digest_is_what_was_proved(farm: Farm) -> None:
 def test_a_vllm_without_metrics(farm: Farm) -> None:
     ran = farm.run(f"import sys\nsys.modules['prometheus_client'] = None\n{LOAD}{HELD}")
 
-    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n"), ran.stderr
 
 
-def test_several_api_servers_share_one_metric(farm: Farm, tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "shared")}
-    for _ in range(2):
-        assert farm.run(LOAD, **shared).returncode == 0
+def shared(farm: Farm) -> dict[str, str]:
+    """Return the variables of API servers that share their metrics."""
+    folder = farm.root.parent / "shared"
+    folder.mkdir(exist_ok=True)
+    return {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
-    assert farm.run(ADDED_UP, **shared).stdout.count("vpatch_info{") == 1
-    assert farm.metric in farm.run(ADDED_UP, **shared).stdout
+
+def test_several_api_servers_share_one_metric(farm: Farm) -> None:
+    with farm.serving(**shared(farm)), farm.serving(**shared(farm)):
+        ran = farm.run(ADDED_UP, **shared(farm))
+
+    assert ran.stdout.count("vpatch_info{") == 1
+    assert farm.metric in ran.stdout
+
+
+def other(farm: Farm, tmp_path: Path) -> Farm:
+    """Return a farm with another digest, of the same vLLM."""
+    return farm_for(farm.root, tmp_path / "other", added=b"added = 2\n")
+
+
+def killed(farm: Farm, _: int) -> None:
+    farm.run(f"{LOAD}import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", **shared(farm))
+
+
+def killed_and_reused(farm: Farm, living: int) -> None:
+    """Another process has its number by now."""
+    killed(farm, 0)
+    (file,) = Path(shared(farm)["PROMETHEUS_MULTIPROC_DIR"]).iterdir()
+    file.rename(file.with_name(re.sub(r"\d+", str(living), file.name)))
+
+
+def killed_in_a_container(farm: Farm, _: int) -> None:
+    """The process of the next container has the same number. It is the first one in both."""
+    farm.run(LOAD, **shared(farm), wrapper=CONTAINED)
+
+
+@root_only
+@pytest.mark.parametrize("end", [killed, killed_and_reused, killed_in_a_container])
+def test_the_metric_of_an_ended_process_is_not_counted(
+    end: Callable[[Farm, int], None], farm: Farm, tmp_path: Path
+) -> None:
+    """The folder may outlive a server. Two digests, one of them right, would keep Prometheus silent."""
+    earlier = other(farm, tmp_path)
+    wrapper = CONTAINED if end is killed_in_a_container else ()
+    with farm.serving() as living:
+        end(earlier, living)
+        assert earlier.metric in farm.run(ADDED_UP, **shared(farm)).stdout
+        ran = farm.run(f"{LOAD}{ADDED_UP}", **shared(farm), wrapper=wrapper)
+
+    assert ran.stdout.count("vpatch_info{") == 1, ran.stdout + ran.stderr
+    assert farm.metric in ran.stdout
+
+
+def test_metrics_of_others_stay(farm: Farm) -> None:
+    """vLLM removes its own, or not."""
+    of_others = f"{ADDED_UP.partition('registry')[0]}p.Gauge('other', 'x', multiprocess_mode='livemax').set(1)\n"
+    farm.run(of_others, **shared(farm))
+
+    assert "other 1.0" in farm.run(f"{LOAD}{ADDED_UP}", **shared(farm)).stdout
 
 
 def test_a_metric_that_cannot_be_shared_is_a_warning(farm: Farm, tmp_path: Path) -> None:
     ran = farm.run(f"{CONFIGURED}{LOAD}{HELD}", PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "gone"))
 
-    assert (ran.returncode, ran.stdout.count(MANIFEST)) == (0, 1)
+    assert (ran.returncode, ran.stdout.count(RECEIPT)) == (0, 1)
     assert "vpatch: no metric vpatch_info: [Errno 2]" in ran.stdout
 
 
 def test_the_plugin_is_loaded_only_where_it_is_named(farm: Farm) -> None:
     """`vpatch run` names it: see tests/cli/run/test_run.py."""
     for named, receipts in (("", 0), ("other", 0), ("other,vpatch_receipt", 1), ("vpatch_receipt", 1)):
-        assert farm.run(f"{LOAD}{HELD}", VLLM_PLUGINS=named).stdout.count(MANIFEST) == receipts
+        assert farm.run(f"{LOAD}{HELD}", VLLM_PLUGINS=named).stdout.count(RECEIPT) == receipts

@@ -14,9 +14,9 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.farm import store
 from vpatch.farm.content import Content
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.store import LEFT_OVER_S, changes, farm_of, refuse_open
 from vpatch.farm.upkeep import STAGING
+from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.farm.conftest import Installed
 from tests.needs import root_only

@@ -15,9 +15,11 @@ import vpatch.processes
 from vpatch.errors import Failure
 from vpatch.farm import upkeep
 from vpatch.farm.content import Content
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.store import farm_of, held_farm
 from vpatch.farm.upkeep import IDLE_S, MOST, MOST_BYTES, clear, farms, prune, remove
+from vpatch.guest.vpatch_receipt import MANIFEST
+
+from tests.farm.standin import Farm
 
 HOLD = "import sys; held = open(sys.argv[1]) if sys.argv[1:] else 0; print(flush=True); sys.stdin.read()"
 
@@ -79,12 +81,20 @@ def test_what_was_used_within_a_month_stays(tmp_path: Path) -> None:
 
 
 def test_what_a_process_holds_open_stays(store: Path) -> None:
-    """As the receipt does in each process of vLLM."""
+    """As the receipt of an earlier vpatch did in each process of vLLM."""
     oldest = store / f"{MOST - 1:016x}"
     with process(oldest / MANIFEST) as run:
         assert farms(store)[-1].processes == (run,)
         assert prune(store) == []
     assert [farm.folder for farm in prune(store)] == [oldest]
+
+
+def test_so_does_what_a_receipt_names(farm: Farm) -> None:
+    """Whatever became of the process's environment: a title may have overwritten it."""
+    found = f"import sys\nsys.path[:0] = {[str(farm.path), str(farm.root)]!r}\n"
+    with farm.serving(found, PYTHONPATH="") as server:
+        assert [one.processes for one in farms(farm.path.parent)] == [(server,)]
+        assert clear(farm.path.parent).removed == ()
 
 
 def test_so_does_what_a_process_imports_from(store: Path) -> None:

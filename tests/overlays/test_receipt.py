@@ -20,9 +20,9 @@ import pytest
 from vpatch import api
 from vpatch.core.catalogue import Selection
 from vpatch.farm.content import Content
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
+from vpatch.guest.vpatch_claim import RECEIPT
 from vpatch.image.patch import PROVENANCE
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
@@ -30,17 +30,16 @@ from vpatch.tree.locate import locate
 from tests.conftest import Program, Trees
 from tests.failures import problem_of
 from tests.farm.standin import LOAD, WAITS, add_own, started
-from tests.farm.test_receipt import HELD, METRIC
+from tests.farm.test_receipt import HELD, IN_MEMORY, METRIC
 from tests.overlays.tables import drifted
 from tests.processes import UNWATCHED
 from tests.releases import RELEASES, cases
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
-IN_MEMORY = f"/memfd:{MANIFEST} (deleted)"
 WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs
 
 CASES = (
-    *(Case(release, State.PENDING, says="0.18 layout; 3 changes") for release in RELEASES),
+    *(Case(release, State.PENDING, says="0.18 layout; 4 changes") for release in RELEASES),
     *drifted("0.33.0", PLUGINS, ("plugins_loaded = True", "plugins_loaded = 1", "is not there")),
     *drifted("0.20.2", PLUGINS, ("def load_general_plugins", "def load_plugins", "no 'load_general_plugins' here")),
 )
@@ -122,7 +121,7 @@ def test_ps_and_verify_see_it(applied: Applied, vpatch: Program) -> None:
     assert (found["digest"], found["asked"]) == (applied.content.digest, None)
     assert found["overlays"] == list(applied.content.overlays)
     assert (proof.code, proof.err.count("\n")) == (0, 1)
-    assert proof.err.startswith(f"Verified: process {server} runs ")
+    assert proof.err.startswith(f"Verified: process {server} claims ")
     assert changed.code == 1
     assert changed.err.startswith(f"changed: {applied.root / RUNNER}: it has changed, and process {server} was started")
 
@@ -178,7 +177,7 @@ def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied],
     ran = applied.run(f"{LOAD}{HELD}{METRIC}")
 
     assert ran.returncode == 0
-    assert MANIFEST not in ran.stdout
+    assert RECEIPT not in ran.stdout
     assert "vpatch_info" not in ran.stdout
     assert ran.stderr.startswith("vpatch: process ")
     assert "has no receipt: " in ran.stderr
@@ -217,7 +216,7 @@ def test_another_digest_than_asked_for_is_not_proved(applied: Applied) -> None:
 
 
 def test_a_python_without_files_in_memory(applied: Applied, vpatch: Program) -> None:
-    """The receipt is then a temporary file that lies in no folder any more."""
+    """The C library has them, too."""
     with started(sys.executable, "-c", f"{WITHOUT_MEMFD}{LOAD}{WAITS}", env=applied.environment()) as server:
         (found,) = (one for one in vpatch("ps", "--json").json["processes"] if one["pid"] == server)
         proof = vpatch("verify", "--pid", str(server))
@@ -227,10 +226,14 @@ def test_a_python_without_files_in_memory(applied: Applied, vpatch: Program) -> 
 
 
 def test_a_process_that_can_hold_no_receipt(applied: Applied) -> None:
-    ran = applied.run(f"{WITHOUT_MEMFD}import tempfile\ntempfile.tempdir = '/nowhere'\n{LOAD}{HELD}")
+    """It says so, and what it runs, which it has compared."""
+    refuse = "import os\ndef refuse(*_):\n    raise PermissionError(1, 'Operation not permitted')\n"
+    ran = applied.run(f"{refuse}os.memfd_create = refuse\n{LOAD}{HELD}{METRIC}")
 
-    assert (ran.returncode, ran.stdout) == (0, "\n")
-    assert "has no receipt: [Errno 2] No such file or directory" in ran.stderr
+    assert (ran.returncode, ran.stdout.splitlines()[0]) == (0, "")
+    assert "holds no receipt: [Errno 1] Operation not permitted" in ran.stderr
+    assert ran.stderr.endswith(applied.line)
+    assert "vpatch_info{" in ran.stdout
 
 
 def test_a_checkout_is_refused(tmp_path: Path, linked: Trees, vpatch: Program) -> None:
@@ -255,7 +258,7 @@ def test_a_farm_with_the_overlay_has_one_receipt(
     farm = farm_of(content, tmp_path / "cache", Path(sys.executable))
     ran = applied.run(f"{LOAD}{HELD}", first=farm)
 
-    assert (ran.returncode, ran.stdout) == (0, f"{farm}/{MANIFEST}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n"), ran.stderr
     assert ran.stderr.endswith(applied.line)
 
 

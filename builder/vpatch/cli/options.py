@@ -92,7 +92,7 @@ def with_option(function: Command) -> Command:
 
 def receipt_option(function: Command) -> Command:
     """Add `--receipt`."""
-    told = "Also the overlay `receipt`: each vLLM process proves which overlays it runs. Not for a checkout."
+    told = "Also the overlay `receipt`: each vLLM process shows which overlays it runs. Not for a checkout."
     return click.option("--receipt", is_flag=True, help=told)(function)
 
 

@@ -1,7 +1,8 @@
-"""The command that lists vLLM's processes, and what each proves that it runs; and the proof of one of them."""
+"""The command that lists vLLM's processes, and what each claims to run; and the check of one claim."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
 from vpatch.cli.wording import counted, listed
-from vpatch.farm.receipts import Server, Servers, proved, servers
+from vpatch.processes.servers import Server, server, servers, wrong
 
 _SHORT = 12  # digits of a digest that people see
 
@@ -17,70 +18,74 @@ _SHORT = 12  # digits of a digest that people see
 @click.command("ps", epilog=examples("ps", "ps --json | jq '.processes[] | select(.digest == null)'"))
 @reported
 def ps_command() -> Report:
-    """List running vLLM processes, with the overlays that each proves.
+    """List running vLLM processes, with the overlays that each claims.
 
-    A process of `vpatch run` holds a receipt, and so does one of a vLLM with the overlay `receipt`. For one without,
-    vpatch shows the digest that its environment asks for, if there is one. Linux only.
+    A process of `vpatch run` holds a receipt, and so does one of a vLLM with the overlay `receipt`. Its user could have
+    written another one: `vpatch verify --pid PID` checks a claim. For a process without a receipt, vpatch shows the
+    digest that its environment asks for, if there is one. Linux only.
     """
     found = servers()
-    lines = [_line(one) for one in found.seen]
-    extra = {"processes": [_as_json(one) for one in found.seen]}
-    return Report("ps", lines=lines, extra=extra, notes=_notes(found), outcome=_outcome(found))
+    seen, closed = [one for one in found if not one.closed], [one for one in found if one.closed]
+    extra = {"processes": [_as_json(one) for one in seen]}
+    return Report(
+        "ps", lines=[_line(one) for one in seen], extra=extra, notes=_notes(closed), outcome=_outcome(seen, closed)
+    )
 
 
 def proof(number: int) -> Report:
     """Return the report of `vpatch verify --pid`.
 
     Raises:
-        UnknownName, Failure: as `vpatch.farm.receipts.proved`.
+        UnknownName, Failure: as `vpatch.processes.servers.server`.
     """
-    found, problems = proved(number)
-    extra = {"processes": [_as_json(found)]}
+    found = server(number)
+    problems = wrong(found)
+    extra = {"processes": [_as_json(found) | {"checked": not problems}]}
     if problems or found.receipt is None:
         said = f"Not verified: {counted(len(problems), 'problem')}."
         return Report("verify", problems=problems, lines=(), extra=extra, outcome=said)
-    told = found.asked or not found.receipt.is_of_farm
+    told = found.asked or found.receipt.farm is None
     notes = [] if told else ["Its environment does not name a digest, or its title has overwritten it."]
-    said = (
-        f"Verified: process {number} runs {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})."
-    )
+    claim = f"process {number} claims {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})"
+    said = f"Verified: {claim}, and its files are as it claims."
     return Report("verify", lines=(), extra=extra, notes=notes, outcome=said)
 
 
-def _line(server: Server) -> str:
+def _line(one: Server) -> str:
     """Return the number, the digest, the command and the overlays."""
-    if server.receipt:
-        what, then = server.receipt.digest[:_SHORT], _overlays(server.receipt.overlays)
+    if one.receipt:
+        what, then = one.receipt.digest[:_SHORT], f"claims {_overlays(one.receipt.overlays)}"
     else:
-        what, then = "no receipt", f"started for {server.asked[:_SHORT]}" if server.asked else ""
-    return "  ".join(filter(None, (f"{server.process.id:>7}", f"{what:<{_SHORT}}", server.process.shown, then)))
+        what, then = "no receipt", f"started for {one.asked[:_SHORT]}" if one.asked else ""
+    return "  ".join(filter(None, (f"{one.process.id:>7}", f"{what:<{_SHORT}}", one.process.shown, then)))
 
 
 def _overlays(names: tuple[str, ...]) -> str:
     return f"{counted(len(names), 'overlay')}: {listed(names)}" if names else "no overlay"
 
 
-def _as_json(server: Server) -> dict[str, Any]:
+def _as_json(one: Server) -> dict[str, Any]:
     return {
-        "pid": server.process.id,
-        "digest": server.receipt and server.receipt.digest,
-        "overlays": list(server.receipt.overlays if server.receipt else ()),
-        "asked": server.asked,
-        "command": server.process.shown,
+        "pid": one.process.id,
+        "digest": one.receipt and one.receipt.digest,
+        "overlays": list(one.receipt.overlays if one.receipt else ()),
+        "asked": one.asked,
+        "command": one.process.shown,
+        "checked": None,
     }
 
 
-def _notes(found: Servers) -> list[str]:
-    if not found.closed:
-        return []
-    them = listed([f"{one.id} ({one.shown})" for one in found.closed])
-    what = "belongs to another user" if len(found.closed) == 1 else "belong to other users"
-    return [f"{them} {what}: only that user and root can read what it proves."]
+def _notes(closed: Sequence[Server]) -> list[str]:
+    why = dict.fromkeys(one.closed for one in closed)
+    named = {each: [f"{one.process.id} ({one.process.shown})" for one in closed if one.closed == each] for each in why}
+    return [f"Cannot read {listed(them)}: {each}." for each, them in named.items()]
 
 
-def _outcome(found: Servers) -> str:
-    number, without = len(found.seen), sum(one.receipt is None for one in found.seen)
+def _outcome(seen: Sequence[Server], closed: Sequence[Server]) -> str:
+    number, without = len(seen), sum(one.receipt is None for one in seen)
     if not number:
-        return "No vLLM process that vpatch can read." if found.closed else "No vLLM process runs on this machine."
+        return "No vLLM process that vpatch can read." if closed else "No vLLM process runs on this machine."
     what = "1 vLLM process" if number == 1 else f"{number} vLLM processes"
-    return f"{what}, {without} without a receipt." if without else f"{what}, with a receipt each."
+    if without:
+        return f"{what}, {without} without a receipt."
+    return f"{what}, with a receipt each. To check what one claims: `vpatch verify --pid PID`"

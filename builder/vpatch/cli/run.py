@@ -20,9 +20,9 @@ from vpatch.errors import Failure, Problem, UnknownName, cause, shell
 from vpatch.farm.command import Missing, understood
 from vpatch.farm.content import Content
 from vpatch.farm.export import export as export_farm
-from vpatch.farm.guest.vpatch_receipt import DIGEST
 from vpatch.farm.launch import Launch, prepare
 from vpatch.farm.upkeep import FARMS
+from vpatch.guest.vpatch_receipt import DIGEST
 from vpatch.matrix.cache import folder
 from vpatch.tree.environment import current
 from vpatch.tree.locate import Tree, interpreter

@@ -91,7 +91,7 @@ def revert_command(target: Target) -> Report:
 @click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify --pid 4242"))
 @reported
 @on_tree(both=True)
-@click.option("--pid", type=click.IntRange(1), metavar="PID", help="Check what this running process proves, instead.")
+@click.option("--pid", type=click.IntRange(1), metavar="PID", help="Check what this running process claims, instead.")
 def verify_command(target: Target, *, pid: int | None) -> Report:
     """Check that what is applied is complete.
 
@@ -100,7 +100,7 @@ def verify_command(target: Target, *, pid: int | None) -> Report:
     run the changed functions.
 
     With --pid, vpatch checks a running process instead: it holds a receipt, of `vpatch run` or the overlay `receipt`,
-    it was started for these overlays, and its files are still the same.
+    it was started for these overlays, and the files that it sees are as the receipt claims.
     """
     if pid is not None:
         if target.path or target.python or target.selection.named:

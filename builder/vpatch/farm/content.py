@@ -10,14 +10,14 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.farm.guest.vpatch_receipt import MANIFEST, SCHEMA, combined
 from vpatch.foreign import read_regular
+from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined
 from vpatch.tree.backup import sha256
 
 BYTECODE = "__pycache__"
 PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm
 
-_GUEST = Path(__file__).with_name("guest")
+_GUEST = Path(__file__).parents[1] / "guest"
 _DIST_INFO = "vpatch_receipt-1.dist-info"
 _ENTRY_POINTS = f"[vllm.general_plugins]\n{PLUGIN} = vpatch_receipt:register\n"
 _METADATA = "Metadata-Version: 2.1\nName: vpatch-receipt\nVersion: 1\nSummary: Proves which overlays vLLM runs.\n"

@@ -13,10 +13,10 @@ from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command, current_folder
 from vpatch.farm.content import PLUGIN, Content
-from vpatch.farm.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.farm.ray_hook import ray_variables
 from vpatch.farm.upkeep import MEMOS
+from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.tree.locate import Tree, ask, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vpatch.farm.guest.vpatch_ray import HOOK, UV
+from vpatch.guest.vpatch_ray import HOOK, UV
 
 _OURS = "vpatch_ray.hook"
 _OF_RAY, _UV_OF_RAY = "RAY_RUNTIME_ENV_HOOK", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"

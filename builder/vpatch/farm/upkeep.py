@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.lock import Held, alone
 from vpatch.farm.users import NAME, users
 from vpatch.foreign import parse_json, read_regular
+from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.processes import there_is_proc
 
 MOST = 16  # farms: more than a user alternates between, and few to look through

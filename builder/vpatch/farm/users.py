@@ -1,27 +1,34 @@
-"""Which processes run from a farm: those that hold its manifest as a receipt, or have it on PYTHONPATH.
+"""Which processes run from a farm: those whose receipt names it, that have its manifest open, or it on PYTHONPATH.
 
-Files are compared by device and number: a container may have mounted the farms elsewhere, and a path may have links.
+Files are compared by device and number: a container may have mounted the farms elsewhere, and a path may have links. If
+this user may not compare them, the name of the farm counts, since none is removed that a process may run from.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from vpatch.farm.guest.vpatch_receipt import MANIFEST
+from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.processes import Process, running
 
 NAME = re.compile("[0-9a-f]{16}")  # of a farm's folder
 
-_File = tuple[int, int]
+_File = tuple[int, int] | str  # device and number, or a name
+_Gone = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
 
 
 def users(farms: Sequence[Path]) -> Mapping[Path, tuple[int, ...]]:
     """Return the ids of the processes that run from each farm, as far as this user may see. It needs /proc."""
-    known = {file: farm for farm in farms for place in (farm, farm / MANIFEST) for file in _file(str(place))}
+    known = dict[_File, Path]({farm.name: farm for farm in farms})
+    for farm in farms:
+        for place in (farm, farm / MANIFEST):
+            with suppress(OSError):
+                known[_file(place)] = farm
     found: dict[Path, list[int]] = {}
     for process in running():
         runs = {known[file] for file in (*_imported(process), *_held(process)) if file in known}
@@ -34,19 +41,45 @@ def _imported(process: Process) -> Iterator[_File]:
     """Yield what may be farms on PYTHONPATH of a process; a title that it gave itself may have destroyed it."""
     with suppress(OSError):  # it has ended, or is another user's
         for entry in os.fsdecode(process.variable("PYTHONPATH") or b"").split(os.pathsep):
-            if NAME.fullmatch(entry.rpartition("/")[2]):
-                yield from _file(f"{process.folder}/root{entry}")
+            yield from _seen(process, entry)
 
 
 def _held(process: Process) -> Iterator[_File]:
-    """Yield the manifests that a process holds open."""
+    """Yield the farm of a process's receipt, and the manifests that it has open, as older receipts did."""
+    from vpatch.processes.servers import receipt_of
+
     with suppress(OSError):  # as above
+        if receipt := receipt_of(process):
+            yield from _seen(process, receipt.farm or "")
         for descriptor, name in process.opened():
             if name.endswith(f"/{MANIFEST}"):
-                yield from _file(str(descriptor))
+                yield from _compared(Path(name).parent.name, partial(_opened, process, str(descriptor)))
 
 
-def _file(path: str) -> Iterator[_File]:
-    with suppress(OSError):
-        of = os.stat(path)  # noqa: PTH116 - a descriptor's name need not be a path
-        yield of.st_dev, of.st_ino
+def _seen(process: Process, place: str) -> Iterator[_File]:
+    from vpatch.processes.servers import identity
+
+    name = place.rpartition("/")[2]
+    if NAME.fullmatch(name):
+        yield from _compared(name, partial(identity, process, place))
+
+
+def _compared(name: str, ask: Callable[[], tuple[int, int]]) -> Iterator[_File]:
+    try:
+        yield ask()
+    except _Gone:
+        return
+    except OSError:
+        yield name
+
+
+def _opened(process: Process, descriptor: str) -> tuple[int, int]:
+    from vpatch.processes.inside import answered  # here and above: `vpatch run` rarely asks
+
+    device, number = answered(process, process.user, lambda _: _file(Path(descriptor)))
+    return device, number
+
+
+def _file(path: Path) -> tuple[int, int]:
+    of = path.stat()
+    return of.st_dev, of.st_ino

@@ -15,14 +15,14 @@ def main() -> None:
 
     load_general_plugins()
     expect("receipts that this process holds", 1, len(found := receipts()))
-    named = [name for name in found[0]["overlays"] if name == "receipt"]
+    named = [name for name in found[0]["manifest"]["overlays"] if name == "receipt"]
     expect("this overlay among those of the receipt", ["receipt"], named)
 
 
 def receipts() -> list[Any]:
-    """Return the receipts, as they say what was applied."""
+    """Return the receipts: memory of this process, which names it and what was applied."""
     links = (descriptor for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink())
-    held = [descriptor for descriptor in links if "vpatch.json (deleted)" in os.readlink(descriptor)]  # noqa: PTH115
+    held = [descriptor for descriptor in links if "memfd:vpatch-receipt" in os.readlink(descriptor)]  # noqa: PTH115
     return [json.loads(descriptor.read_bytes()) for descriptor in held]
 
 

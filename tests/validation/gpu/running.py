@@ -20,6 +20,7 @@ LOADED = ("loaded", ())
 """The step that prints where vLLM's modules come from."""
 ROUNDS = (1, 2, 3)
 MANIFEST, ASKED = "vpatch.json", "VPATCH_RUN"
+HELD = "/memfd:vpatch-receipt (deleted)"
 
 
 def started(number: int, *, cold: bool) -> Probe:
@@ -60,7 +61,7 @@ def loaded(_: Any, __: Sequence[int], ___: Mapping[str, Any]) -> None:
         overlays=told.get("overlays"),
         digest=told.get("digest"),
         asked=os.environ.get(ASKED),
-        held=str(manifest) in _open(),
+        held=HELD in _open(),
     )
 
 

@@ -1,20 +1,21 @@
 """Prove which overlays this process runs, in each process of vLLM.
 
 `vpatch run` copies this file into its farms, where vLLM calls `register` as a general plugin. The overlay `receipt`
-adds it to vLLM, as `vllm/_vpatch/vpatch_receipt.py`, where vLLM calls `hold_receipt`. Nothing else of vpatch may be
-installed there: it needs the standard library only.
+adds it to vLLM, as `vllm/_vpatch/vpatch_receipt.py`, where vLLM calls `hold_receipt`. Nothing of vpatch but the modules
+beside it may be installed there: it needs the standard library only.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _HASHES = ("files", "replaced", "applied")  # of a manifest: by file, its sha256
 _WRITTEN = ("vpatch-image.json", "vpatch/provenance.json")  # in a dist-info: what `build` and `apply` wrote
 _MARK = re.compile(rb"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 _MOST = 1 << 24  # bytes of a file of code
+_claim = importlib.import_module(f"{__name__.rpartition('.')[0]}.vpatch_claim".lstrip("."))  # of a farm, or of vLLM
 _held: int | None = None  # a descriptor: vpatch finds it in /proc/PID/fd, where titles of processes cannot destroy it
 _proved = ""  # the digest, as it was then: the folder may be another farm's by now
 
@@ -44,9 +46,9 @@ def register() -> None:
     changed = [": ".join(one) for one in differences(told, FARM)]
     if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
-    _held, _proved = os.open(FARM / MANIFEST, os.O_RDONLY | os.O_CLOEXEC), str(told["digest"])
-    _log(told)
-    _export(told)
+    _held, _proved = _claim.hold(told, FARM), str(told["digest"])
+    _claim.log(told)
+    _claim.export(told)
 
 
 def hold_receipt() -> None:
@@ -62,9 +64,9 @@ def hold_receipt() -> None:
         told = written_to(root)
         if wrong := [*misled(told, os.environ.get(DIGEST, ""))]:
             raise ValueError(wrong[0])
-        _held, _proved = _unnamed(told), str(told["digest"])
-        _log(told)
-        _export(told)
+        _held, _proved = _claim.hold(told, None), str(told["digest"])
+        _claim.log(told)
+        _claim.export(told)
     except Exception as error:  # whatever it is, it must not end a server
         what = "no receipt" if _held is None else "no metric"
         logging.getLogger("vllm.vpatch").warning("vpatch: process %d has %s: %s", os.getpid(), what, error)
@@ -147,23 +149,27 @@ def combined(hashes: Mapping[str, str]) -> str:
     return _sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())
 
 
-def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[tuple[str, str]]:
+def _read(file: Path) -> bytes:
+    about = file.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST:
+        raise OSError("it is no file of code")
+    return file.read_bytes()
+
+
+def differences(
+    told: Mapping[str, Any], farm: Path, read: Callable[[Path], bytes] = _read
+) -> Iterator[tuple[str, str]]:
     """Yield the files that are not as a manifest says, each with the cause: of the farm, and of its vLLM.
 
     Args:
         told: the manifest.
         farm: the folder of the farm.
-        top: where the process that runs it has its root folder.
+        read: returns the content of a file; another one for the files that another process sees.
     """
-    installed = Path(f"{top}{told['root']}")
-    for folder, expected in ((farm, told["files"]), (installed, {**told["replaced"], **told["applied"]})):
+    for folder, expected in ((farm, told["files"]), (Path(told["root"]), {**told["replaced"], **told["applied"]})):
         for file, known in expected.items():
             try:
-                # Who checks another user's process must not wait for a pipe, or read a device that never ends.
-                about = (folder / file).stat()
-                if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST:
-                    yield str(folder / file), "it is no file of code"
-                elif _sha256((folder / file).read_bytes()) != known:
+                if _sha256(read(folder / file)) != known:
                     yield str(folder / file), "it has changed"
             except OSError as error:
                 yield str(folder / file), (error.strerror or str(error)).lower()
@@ -173,19 +179,6 @@ def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
     """Yield a line if a process was started for another digest; "" if its environment names none."""
     if not told["digest"].startswith(asked):
         yield f"started for {asked[:12]}, and finds {told['digest'][:12]}"
-
-
-def _unnamed(told: Mapping[str, Any]) -> int:
-    """Return a descriptor of a manifest that lies in no folder."""
-    try:
-        held = os.memfd_create(MANIFEST)
-    except (AttributeError, OSError):  # Pythons that uv installs lack it, and a kernel may refuse it
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            held = os.open(Path(folder, MANIFEST), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(held, json.dumps(told, indent=1).encode())
-    return held
 
 
 def _told() -> Mapping[str, Any]:
@@ -216,31 +209,3 @@ def _sha256(data: bytes) -> str:
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _log(told: Mapping[str, Any]) -> None:
-    """Write a line to vLLM's log; to stderr if vLLM has not configured it yet, as in its API server since 0.31."""
-    what = ", ".join(told["overlays"]) or "no overlay"
-    line = f"vpatch: process {os.getpid()} runs {what} (digest {told['digest'][:12]})"
-    log = logging.getLogger("vllm.vpatch")
-    if logging.getLogger("vllm").level or (log.isEnabledFor(logging.INFO) and log.hasHandlers()):
-        log.info("%s", line)
-    elif sys.stderr:
-        sys.stderr.write(f"{line}\n")
-
-
-def _export(told: Mapping[str, Any]) -> None:
-    """Export the digest with vLLM's metrics."""
-    try:
-        from prometheus_client import Gauge
-    except ImportError:  # a vLLM without metrics
-        return
-    # A gauge, since an Info metric is lost where several API servers share their metrics.
-    about = {"digest": told["digest"], "overlays": ",".join(told["overlays"])}
-    try:
-        gauge = Gauge("vpatch_info", "Overlays that this server runs.", [*about], multiprocess_mode="max")
-        gauge.labels(**about).set(1)
-    except ValueError:  # this module was loaded anew, and its metric is still registered
-        return
-    except OSError as error:  # the folder that API servers share; the server runs the right code all the same
-        logging.getLogger("vllm.vpatch").warning("vpatch: no metric vpatch_info: %s", error)

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from vpatch.guest.vpatch_claim import started
+
 PROC = Path("/proc")
 
 _LONGEST = 60  # characters of a command line that are shown
 _EXTENSION = re.compile(r" /.*/vllm/(\w+/)?\w+\.(abi3|cpython-[\w-]+)\.so\b")  # not those of an environment named vllm
+
+
+@dataclass(frozen=True)
+class User:
+    """Whose rights a process was started with: its real user and group, which no program that it runs changes.
+
+    Attributes:
+        id: the user's number.
+        group: the group's number.
+        groups: the numbers of the other groups.
+    """
+
+    id: int
+    group: int
+    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,39 @@ class Process:
         """Its command line, shortened."""
         line = " ".join([*(Path(word).name for word in self.words[:2]), *self.words[2:]])
         return f"{line[:_LONGEST]}..." if len(line) > _LONGEST else line
+
+    @property
+    def started(self) -> int | None:
+        """When it was started, in ticks of the system since it was; None if it ended."""
+        return started(str(self.id))
+
+    @property
+    def started_at(self) -> float:
+        """When it was started, in seconds since the epoch.
+
+        Raises:
+            OSError: it ended.
+        """
+        if (ticks := self.started) is None:
+            raise ProcessLookupError
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def user(self) -> User:
+        """Its user; raises as `started_at`."""
+        status = self._status()
+        groups = tuple(map(int, status.get("Groups", ())))
+        return User(int(status["Uid"][0]), int(status["Gid"][0]), groups)
+
+    @property
+    def own_id(self) -> int:
+        """The number that it has for itself, which is another one in a container; raises as `started_at`."""
+        return int(self._status().get("NSpid", [str(self.id)])[-1])
+
+    def _status(self) -> dict[str, list[str]]:
+        lines = (self.folder / "status").read_text("utf-8", "replace").splitlines()
+        pairs = (line.partition(":") for line in lines)
+        return {name: value.split() for name, _, value in pairs}
 
     @property
     def maps(self) -> str:
