@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -164,14 +164,18 @@ def ask(
     python: Path,
     script: str,
     *arguments: str,
+    flags: Sequence[str] = (),
     patience: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON."""
+    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON.
+
+    `flags` are further ones of Python's own.
+    """
     import json
     import subprocess
 
-    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), *flags, "-B", "-c", script, *arguments]
     try:
         ran = subprocess.run(
             command,
