@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import py_compile
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from tests.farm.conftest import Installed
 from tests.paths import link
 from tests.releases import ENDS, RELEASES, tiered
 
-OTHER = "vllm/engine/other.py"
+OTHER, CHANGED = "vllm/engine/other.py", "vllm/engine/arg_utils.py"
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES, ENDS))
@@ -54,6 +55,21 @@ def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
     assert (after.files, len(before.files) > 10) == ({}, True)
     assert (after.applied, before.applied) == (before.hashes, {})  # each receipt compares all files that count
     assert installed.content() == after
+
+
+def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Installed) -> None:
+    """The manifest had the hash of the new file beside the patched old one."""
+    content = installed.content()
+    (installed.root / CHANGED).unlink()
+    (installed.root / CHANGED).write_text("new = 1\n")
+    farm = farm_of(content, installed.cache, installed.python)
+    code = "import vpatch_receipt\nvpatch_receipt.register()"
+    ran = subprocess.run(
+        [installed.python, "-c", code], env={"PYTHONPATH": str(farm)}, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 1
+    assert f"{installed.root}/{CHANGED}: it has changed" in ran.stderr.splitlines()[-1]
 
 
 def test_other_overlays_have_another_digest(installed: Installed) -> None:

@@ -89,7 +89,7 @@ def another_place(root: Path) -> Path:
 
 
 def another_order(root: Path) -> Path:
-    rewrite(root, lambda rows: random.Random(7).sample(rows, len(rows)))
+    rewrite(root, lambda rows: sorted(rows, reverse=True))
     return root
 
 
@@ -118,10 +118,9 @@ def test_another_machine_with_the_same_release_has_the_same_digest(
 @pytest.mark.parametrize("seed", [0, *(deep(seed) for seed in range(1, 8))])
 def test_however_overlays_came_there_the_digest_is_that_of_the_result(seed: int, linked: Trees) -> None:
     """Applied, run, or some of each; and as a receipt in the applied vLLM has it."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - the same on every run
     root = linked("0.20.2")
-    ids = planned(locate(root), Selection(also=("receipt",))).overlays
-    everything, first = Selection(only=ids), Selection(only=tuple(rng.sample(SOME, rng.randrange(1, len(SOME)))))
+    everything, first = Selection(only=SOME), Selection(only=tuple(rng.sample(SOME, rng.randrange(1, len(SOME)))))
     expected = digest(root, everything)
 
     put(root, first)

@@ -6,9 +6,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -141,23 +140,20 @@ def _of_env(words: Sequence[str], program: Path) -> list[str]:
     Raises:
         Failure: it changes what decides which vLLM Python imports.
     """
-    rest: Iterator[str] = iter(words)
+    if words and words[0].startswith("-S"):  # splits what follows, as we have done
+        words = [*filter(None, [words[0][2:]]), *words[1:]]
+    rest = iter(words)
     for word in rest:
         name, sets, _ = word.partition("=")
         if unset := _UNSET.fullmatch(word):
-            name = unset[1] or next(rest, "")
-        elif word.startswith("-S"):  # splits what follows, as we have done
-            rest = chain(filter(None, [word[2:]]), rest)
-            continue
+            name, sets = unset[1] or next(rest, ""), ""
         elif word.startswith("-"):
             cause = f"its first line runs env with {word}, which can take PYTHONPATH away; run it without"
             raise Failure(Problem("out of reach", str(program), cause))
         elif not sets:
             return [word, *rest]
         if name in _DECIDING:
-            cause = (
-                f"its first line {'sets' if sets and not unset else 'unsets'} {name}; do so before vpatch, not there"
-            )
+            cause = f"its first line {'sets' if sets else 'unsets'} {name}; do so before vpatch, not there"
             raise Failure(Problem("out of reach", str(program), cause))
     return []
 

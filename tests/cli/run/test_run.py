@@ -96,6 +96,22 @@ def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) ->
     assert (len(one["overlays"]), proof.code) == (9, 0)
 
 
+def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
+    """The same overlays: what the server runs is then what is installed, too. Others are other code."""
+    register = "import vpatch_receipt; vpatch_receipt.register()"
+    with waiting(own, register) as program:
+        assert vpatch("apply", own.root).code == 0
+        proof = vpatch("verify", "--pid", str(program))
+        farm = Path(f"/proc/{program}/environ").read_bytes().partition(b"PYTHONPATH=")[2].partition(b"\0")[0].decode()
+        later = subprocess.run([own.python, "-c", register], env={"PYTHONPATH": farm}, capture_output=True, check=False)
+        assert vpatch("apply", "--overlay", "turboquant-tiles", own.root).code == 0
+        other = vpatch("verify", "--pid", str(program))
+
+    assert (proof.code, later.returncode) == (0, 0), proof.err
+    assert other.code == 1
+    assert "RECORD: it has changed" in other.err
+
+
 def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
     def path(before: str) -> list[str]:
         words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
