@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EAGAIN
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ import os, sys
 from vpatch.farm import absence
 absence.LOOKS, absence.BETWEEN_S, absence.GRACE = {looks}
 absence.watch(os.getpid())
-os.execv(sys.executable, [sys.executable, {name!r}, {code!r}])
+os.execv(sys.executable, [sys.executable, "-c", {code!r}])
 """
 
 
@@ -56,9 +58,9 @@ def test_another_program_is_none_of_it() -> None:
 
 
 @contextmanager
-def watched(code: str, looks: str, err: int, *, name: str = "-c") -> Iterator[subprocess.Popen[str]]:
+def watched(code: str, looks: str, err: int) -> Iterator[subprocess.Popen[str]]:
     """Run a program that a watcher looks at, and that ends with its input."""
-    program = WATCHED.format(code=code, looks=looks, name=name)
+    program = WATCHED.format(code=code, looks=looks)
     pipe = subprocess.PIPE
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
@@ -131,8 +133,27 @@ def test_a_command_is_not_its_parent() -> None:
         pass
 
 
-def test_a_system_without_descriptors_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
+@pytest.mark.parametrize("lacks", ["pidfd_open", "fork"])
+def test_where_nothing_can_look_the_command_is_started_all_the_same(
+    lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, lacks, refuse)
     absence.watch(os.getpid())
 
     assert watcher_of(os.getpid()) == 0
+
+
+def test_a_command_that_ignores_its_children() -> None:
+    """The system then waits for them."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        absence.watch(os.getpid())
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    watcher = watcher_of(os.getpid())
+
+    assert watcher
+    os.kill(watcher, signal.SIGKILL)

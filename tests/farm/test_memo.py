@@ -192,8 +192,7 @@ class Package:
     def put(self, file: str, text: str) -> None:
         place = self.top / file
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.write_text(text)
+        place.write_text(text)  # as an editor may: the folder's times stay
 
 
 ODD = """

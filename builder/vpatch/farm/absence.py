@@ -2,8 +2,8 @@
 
 What `vpatch run` starts may throw PYTHONPATH away where vpatch cannot read it off: a script that runs `python -I`, an
 archive with a vLLM of its own. Stock vLLM then runs, and proves nothing. So a process beside the command looks at it
-and at what it has started, every few seconds. It has a session of its own, is nobody's child that has to be waited for,
-holds none of the command's descriptors, and ends with the command, or after a minute.
+and at what it has started, every few seconds. It has a session of its own, is no child of the command, holds no pipe
+and no terminal of it, and ends with the command, or after a minute.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ def watch(process: int) -> None:
         end = os.pidfd_open(process)
     except (AttributeError, OSError):  # an old kernel, or a sandbox
         return
-    # A child of a child, which is not this process's: the command would find one that it has not started.
-    between = os.fork()
-    if between == 0:
-        with suppress(Exception):
-            _start(process, end)
-        os._exit(0)
-    os.waitpid(between, 0)
+    # The child of a child, which has ended, is not this process's: the command would find one that it has not started.
+    # The first process of a container is what the system makes its parent; that one has to expect others' children.
+    with suppress(OSError):  # there may be no more processes; or SIGCHLD is ignored, and nobody is to be waited for
+        between = os.fork()
+        if between == 0:
+            with suppress(Exception):
+                _start(process, end)
+            os._exit(0)
+        os.waitpid(between, 0)
     os.close(end)
 
 
