@@ -34,7 +34,9 @@ def become_a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [rewrite, grow, exchange, Path.unlink, become_a_folder])
-@pytest.mark.parametrize("read", [Path.read_bytes, lambda path: os.close(os.open(path, os.O_RDONLY))])
+@pytest.mark.parametrize(
+    "read", [Path.read_bytes, lambda path: os.close(os.open(path, os.O_RDONLY))], ids=["file", "descriptor"]
+)
 def test_a_file_that_was_opened(read: Callable[[Path], object], change: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     with opened() as found:
@@ -45,7 +47,7 @@ def test_a_file_that_was_opened(read: Callable[[Path], object], change: Callable
     assert not unchanged(found)
 
 
-@pytest.mark.parametrize("listed", [os.listdir, lambda path: [*os.scandir(path)], lambda path: [*path.iterdir()]])
+@pytest.mark.parametrize("listed", [os.listdir, lambda path: [*os.scandir(path)]], ids=["listdir", "scandir"])
 def test_a_folder_that_was_listed(listed: Callable[[Path], object], tmp_path: Path) -> None:
     with opened() as found:
         listed(tmp_path)
