@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.guest.vpatch_receipt import combined
+from vpatch.guest.vpatch_receipt import SCHEMA, combined
 from vpatch.processes import process
 from vpatch.processes.servers import Receipt, identity, receipt_of, server, servers, wrong
 
@@ -22,6 +22,8 @@ from tests.needs import root_only
 from tests.tree.conftest import NOBODY
 
 # What a process does before it holds a claim: `claim` is what it says, `write` puts it into memory and seals that.
+RELEASE = {"info": "", "modules": ""}  # of a vLLM without a dist-info
+
 HOLDS = """
 import fcntl, json, os, sys
 from vpatch.guest.vpatch_claim import memory, started
@@ -36,8 +38,8 @@ ENDS = "\nprint('ready', flush=True)\nsys.stdin.read()\n"
 
 
 def manifest(root: str = "/", **applied: str) -> dict[str, Any]:
-    about = {"schema": 3, "digest": combined(applied), "overlays": ["one"], "root": root, "farm": False}
-    return {**about, "files": {}, "replaced": {}, "applied": applied}
+    about = {"schema": SCHEMA, "digest": combined(applied, RELEASE), "overlays": ["one"], "root": root, "farm": False}
+    return {**about, "release": RELEASE, "files": {}, "replaced": {}, "applied": applied}
 
 
 @contextmanager
@@ -54,7 +56,11 @@ def test_a_receipt() -> None:
         found = server(number)
 
         assert found.receipt == Receipt(manifest(), None)
-        assert (found.receipt.digest, found.receipt.overlays, found.receipt.root) == (combined({}), ("one",), "/")
+        assert (found.receipt.digest, found.receipt.overlays, found.receipt.root) == (
+            combined({}, RELEASE),
+            ("one",),
+            "/",
+        )
         assert number in {one.process.id for one in servers()}
         assert wrong(found) == []
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpatch.farm.content import Content, digest_of
+from vpatch.farm.content import Content
 from vpatch.farm.store import farm_of
 from vpatch.tree.backup import sha256
 
@@ -114,5 +114,6 @@ def farm_for(root: Path, cache: Path, added: bytes = b"") -> Farm:
     files = {CHANGED: b"new = 1\n", ADDED: added, "vllm/engine/__init__.py": b""}
     applied = {APPLIED: (root / APPLIED).read_bytes()}
     hashes = {file: sha256(data) for file, data in applied.items()}
-    content = Content(root, ("one", "two"), digest_of({**files, **applied}), files, hashes)
+    replaced = {file: sha256((root / file).read_bytes()) for file in files if (root / file).is_file()}
+    content = Content(root, ("one", "two"), files, hashes, replaced)
     return Farm(root, content, farm_of(content, cache, Path(sys.executable)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,8 @@ def test_an_isolated_python_is_refused(words: str) -> None:
         (f"#!/usr/bin/env {PYTHON.name}", ""),
         (f"#!/usr/bin/env -S {PYTHON.name} -u", ""),
         (f"#!/usr/bin/env -S A=b {PYTHON.name}", ""),
+        (f"#!/usr/bin/env -S{PYTHON.name} -u", ""),
+        (f"#!/usr/bin/env -S -u A --unset=B -uC {PYTHON.name}", ""),
         ("#!/bin/sh", f"'''exec' {PYTHON} \"$0\" \"$@\""),
         ("#!/bin/sh", f'\'\'\'exec\' "{PYTHON}" "$0" "$@"'),
         ("#!/bin/sh", f"'''exec' '{PYTHON}' \"$0\" \"$@\""),
@@ -89,6 +92,56 @@ def test_a_script_of_python(line: str, second: str, here: Path) -> None:
 
     assert (found.program, found.python) == (here / "serve", PYTHON)
     assert found.first == (None if "P" in line.partition(" ")[2] else here)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-u PYTHONPATH",
+        "-uPYTHONPATH",
+        "--unset=PYTHONPATH",
+        "--unset PYTHONPATH",
+        "-i",
+        "-",
+        "-iu A",
+        "--ignore-environment",
+        "-u A -i",
+        "A=b -i",
+        "--chdir=/",
+        *(f"{name}=1" for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE", "VLLM_PLUGINS")),
+    ],
+)
+def test_a_first_line_that_changes_what_decides_is_refused(words: str, here: Path) -> None:
+    """Of what python is started with, it can take the farm away."""
+    with pytest.raises(Failure, match=rf"out of reach: {here}/serve: its first line (sets|unsets|runs env with) "):
+        understood([script(f"#!/usr/bin/env -S {words} {PYTHON.name}")])
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [("-s", "-s"), ("-Ss", "-s -S"), ("-Bus -X dev", "-s"), ("-W s -B", ""), ("-P", "-P"), ("-", "")],
+)
+def test_flags_with_which_other_folders_are_searched(options: str, flags: str) -> None:
+    """The interpreter is asked with them."""
+    line = options.replace(" ", "") if options != "-" else ""
+
+    assert understood([sys.executable, *options.split(), "scripts/serve.py"]).flags == tuple(flags.split())
+    if line and "-X" not in line and "-W" not in line:
+        assert understood([script(f"#!{PYTHON} {line}")]).flags == tuple(flags.split())
+
+
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("way", ["python", "itself"])
+def test_an_archive_is_searched_first(way: str, *, safe: bool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As zipapp makes it, with modules of its own."""
+    if safe:
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    (here / "app").mkdir()
+    (here / "app/__main__.py").touch()
+    zipapp.create_archive(here / "app", here / "app.pyz", interpreter=str(PYTHON))
+    words = [sys.executable, "app.pyz"] if way == "python" else ["./app.pyz"]
+
+    assert understood(words).first == here / "app.pyz"
 
 
 def test_the_folder_of_a_linked_script_is_that_of_its_target(here: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import py_compile
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure
-from vpatch.farm.content import Content, digest_of
+from vpatch.farm.content import Content
 from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
 from vpatch.tree.apply import apply
@@ -22,7 +23,7 @@ from tests.farm.conftest import Installed
 from tests.paths import link
 from tests.releases import ENDS, RELEASES, tiered
 
-OTHER = "vllm/engine/other.py"
+OTHER, CHANGED = "vllm/engine/other.py", "vllm/engine/arg_utils.py"
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES, ENDS))
@@ -56,9 +57,23 @@ def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
     assert installed.content() == after
 
 
+def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Installed) -> None:
+    """The manifest had the hash of the new file beside the patched old one."""
+    content = installed.content()
+    (installed.root / CHANGED).unlink()
+    (installed.root / CHANGED).write_text("new = 1\n")
+    farm = farm_of(content, installed.cache, installed.python)
+    code = "import vpatch_receipt\nvpatch_receipt.register()"
+    ran = subprocess.run(
+        [installed.python, "-c", code], env={"PYTHONPATH": str(farm)}, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 1
+    assert f"{installed.root}/{CHANGED}: it has changed" in ran.stderr.splitlines()[-1]
+
+
 def test_other_overlays_have_another_digest(installed: Installed) -> None:
     assert installed.content().digest != installed.content("turboquant-tiles").digest
-    assert digest_of({"a": b"b"}) != digest_of({"a": b"c"}) != digest_of({"b": b"c"})
 
 
 def test_a_new_file_in_a_real_folder_gives_another_farm(installed: Installed) -> None:
@@ -96,4 +111,4 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(Failure, match=f"cannot read: {tmp_path}/vllm: permission denied"):
-        _ = Content(tmp_path, (), "", {}).links
+        _ = Content(tmp_path, (), {}).links

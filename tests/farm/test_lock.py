@@ -35,7 +35,7 @@ PYTHON = Path(sys.executable)
 def content(tmp_path: Path) -> Content:
     """Of a farm that is made quickly."""
     (tmp_path / "site/vllm").mkdir(parents=True)
-    return Content(tmp_path / "site", (), "0" * 64, {"vllm/a.py": b""})
+    return Content(tmp_path / "site", (), {"vllm/a.py": b""})
 
 
 @pytest.fixture

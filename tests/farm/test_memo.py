@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,8 @@ from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.farm.command import Command
 from vpatch.farm.launch import prepare
+from vpatch.farm.memo import Memo
+from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
 from tests.farm.conftest import Installed
@@ -167,3 +170,74 @@ def test_another_search_path_has_other_overlays(
     installed.content()
 
     assert plans == ["plan", "plan"]
+
+
+class Package:
+    """An installed package with overlays, which imports a helper of another package, and reads a file when it loads."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.put("odd-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+        points = "odd.overlays\nsingle = odd_single"
+        self.put("odd-1.dist-info/entry_points.txt", f"[vpatch.overlays]\nodd = {points}\n")
+        self.put("odd/__init__.py", "")
+        self.put("odd/data/note.txt", "a note")
+        reads = "from pathlib import Path\nnote = (Path(__file__).parents[1] / 'data/note.txt').read_text()\n"
+        self.put("odd/overlays/__init__.py", "")
+        self.put("odd/overlays/odd_one.py", f"from odd_help.words import word\n{reads}{ODD}")
+        self.put("odd/overlays/_shared.py", "")
+        self.put("odd_help/words.py", "word = 'x'\n")
+        self.put("odd_single.py", ODD)
+
+    def put(self, file: str, text: str) -> None:
+        place = self.top / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)  # as an editor may: the folder's times stay
+
+
+ODD = """
+from vpatch import File, Overlay, Part
+change = File("vllm/no_such.py").function("f").insert_after("a = 1", "b = 1")
+overlay = Overlay(opt_in=True, summary="s", symptoms=("s",), releases={}, parts=(Part("p", shapes={"1": [change]}),))
+"""
+CHANGES = {
+    "a new module": ("odd/overlays/odd_two.py", ODD),
+    "a changed module": ("odd/overlays/odd_one.py", ODD),
+    "a changed helper package": ("odd_help/words.py", "word = 'y'\n"),
+    "a helper that becomes a package": ("odd_help/words/__init__.py", "word = 'y'\n"),
+    "a changed single module": ("odd_single.py", f"{ODD}\n"),
+    "a changed data file": ("odd/data/note.txt", "another note"),
+    "an edited entry_points.txt": ("odd-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
+    "a new entry_points.txt": ("other-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
+    "a module that comes before another": ("../before/odd_help/words.py", "word = 'y'\n"),
+}
+SAME = {
+    "nothing": ("odd/data/note.txt", None),
+    "a module's bytecode": ("odd/overlays/__pycache__/odd_one.cpython-399.pyc", ""),
+    "a file that nothing reads": ("odd/data/.other.txt", ""),
+}
+
+
+@pytest.mark.parametrize("what", [*CHANGES, *SAME])
+def test_what_was_opened_for_a_plan_is_compared(
+    what: str, installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever an overlay's package is made of, and reads."""
+    for place in ("path", "before"):
+        (tmp_path / place).mkdir()
+        monkeypatch.syspath_prepend(tmp_path / place)
+    package = Package(tmp_path / "path")
+    (tmp_path / "path/other-1.dist-info").mkdir()
+    before = {*sys.modules}
+    try:
+        installed.content()
+        file, text = {**CHANGES, **SAME}[what]
+        if text is not None:
+            package.put(file, text)
+        recalled = Memo.of(installed.cache, locate(installed.root), Selection()).recall(locate(installed.root))
+    finally:
+        for name in {*sys.modules} - before:
+            if name.startswith("odd"):
+                del sys.modules[name]
+
+    assert ((recalled is not None), plans) == (what in SAME, ["plan"])

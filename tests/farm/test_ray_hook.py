@@ -24,7 +24,13 @@ def farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A farm whose digest begins with abc, for which this process was started."""
     monkeypatch.setattr(vpatch_ray, "FARM", tmp_path)
     monkeypatch.setenv("VPATCH_RUN", "abc")
-    (tmp_path / "vpatch.json").write_text(json.dumps({"digest": "abcdef"}))
+    release = {"info": "", "modules": ""}
+    told = {"digest": "abcdef", "root": str(tmp_path / "stock"), "release": release, "files": {}, "applied": {}}
+    (tmp_path / "vpatch.json").write_text(json.dumps(told))
+    (tmp_path / "stock/vllm").mkdir(parents=True)
+    (tmp_path / "stock/vllm/__init__.py").touch()
+    monkeypatch.syspath_prepend(Path(vpatch_ray.__file__).parent)  # a farm has all of it
+    monkeypatch.syspath_prepend(tmp_path / "stock")
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm/__init__.py").touch()
     return tmp_path
@@ -139,13 +145,27 @@ def test_a_worker_with_the_farm_passes(farm: Path, monkeypatch: pytest.MonkeyPat
 def test_a_worker_with_another_vllm_is_refused(
     farm: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RuntimeError, match=f"this worker imports None, not {farm}/vllm/__init__.py"):
+    stock = farm / "stock/vllm/__init__.py"
+    with pytest.raises(RuntimeError, match=f"this worker imports {stock}, not {farm}/vllm/__init__.py"):
         vpatch_ray.check()
     other = tmp_path_factory.mktemp("other")
     (other / "vllm.py").touch()
     for place in (farm, other):
         monkeypatch.syspath_prepend(place)
     with pytest.raises(RuntimeError, match=f"this worker imports {other}/vllm.py, not {farm}/vllm"):
+        vpatch_ray.check()
+
+
+def test_a_worker_of_another_environment_is_refused(
+    farm: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "vllm").mkdir()
+    (other / "vllm/__init__.py").touch()
+    for place in (other, farm):
+        monkeypatch.syspath_prepend(place)
+
+    with pytest.raises(RuntimeError, match=f"another environment: .* for the vLLM in {farm}/stock, .* in {other}: "):
         vpatch_ray.check()
 
 

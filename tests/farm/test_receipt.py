@@ -83,6 +83,13 @@ def file_gone(farm: Farm) -> dict[str, str]:
     return {}
 
 
+def older_manifest(farm: Farm) -> dict[str, str]:
+    """One of a vpatch whose digests do not tell releases apart."""
+    told = json.loads((farm.path / MANIFEST).read_bytes())
+    replace(farm.path / MANIFEST, json.dumps({**told, "schema": 3}).encode())
+    return {}
+
+
 def upgraded(farm: Farm) -> dict[str, str]:
     replace(farm.root / CHANGED)
     return {}
@@ -105,6 +112,13 @@ def half_a_manifest(farm: Farm) -> dict[str, str]:
 
 def other_manifest(farm: Farm) -> dict[str, str]:
     replace(farm.path / MANIFEST, b'{"schema": 99, "digest": "0"}')
+    return {}
+
+
+def claimed_release(farm: Farm) -> dict[str, str]:
+    told = json.loads((farm.path / MANIFEST).read_bytes())
+    release = {"info": "vllm-0.20.2.dist-info", "modules": ""}
+    replace(farm.path / MANIFEST, json.dumps({**told, "release": release}).encode())
     return {}
 
 
@@ -137,7 +151,9 @@ def stock_first(farm: Farm) -> dict[str, str]:
         (no_manifest, f"cannot prove what it runs: CACHE/{MANIFEST}: [Errno 2]"),
         (half_a_manifest, f"cannot prove what it runs: CACHE/{MANIFEST}: Expecting"),
         (other_manifest, f"CACHE/{MANIFEST}: not a manifest of this version"),
+        (older_manifest, f"CACHE/{MANIFEST}: not a manifest of this version"),
         (claimed_digest, f"CACHE/{MANIFEST}: its digest is not that of the files"),
+        (claimed_release, f"CACHE/{MANIFEST}: its digest is not that of the files and the release"),
         (file_elsewhere, f"CACHE/{MANIFEST}: it names a file elsewhere"),
         (stock_first, "vllm comes from SITE/vllm/__init__.py"),
     ],
@@ -310,3 +326,11 @@ def test_the_plugin_is_loaded_only_where_it_is_named(farm: Farm) -> None:
     """`vpatch run` names it: see tests/cli/run/test_run.py."""
     for named, receipts in (("", 0), ("other", 0), ("other,vpatch_receipt", 1), ("vpatch_receipt", 1)):
         assert farm.run(f"{LOAD}{HELD}", VLLM_PLUGINS=named).stdout.count(RECEIPT) == receipts
+
+
+def test_what_apply_puts_in_place_of_a_replaced_file_is_right(farm: Farm) -> None:
+    """A later `vpatch apply` of the same overlays; a server starts more processes at any time."""
+    replace(farm.root / CHANGED, farm.content.files[CHANGED])
+    ran = farm.run(f"{LOAD}{HELD}")
+
+    assert (ran.returncode, ran.stdout.count(RECEIPT)) == (0, 1), ran.stderr

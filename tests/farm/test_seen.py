@@ -73,7 +73,7 @@ def test_a_process_sees_what_apply_would_have_made(version: str, tmp_path: Path)
     applied = environment_with(executable, tmp_path / "applied", TREE | CHANGED)
     stock = environment_with(executable, tmp_path / "stock", TREE)
     (packages,) = (tmp_path / "stock").glob("lib/python3*/site-packages")
-    content = Content(packages, (), "0" * 64, {file: text.encode() for file, text in CHANGED.items()})
+    content = Content(packages, (), {file: text.encode() for file, text in CHANGED.items()})
     farm = farm_of(content, tmp_path / "cache", stock)
     (tmp_path / "here").mkdir()
 

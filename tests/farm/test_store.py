@@ -70,7 +70,7 @@ def test_a_staging_folder_may_vanish_while_it_is_looked_at(
     installed.cache.mkdir()
     monkeypatch.setattr(Path, "glob", lambda _self, _pattern: [installed.cache / f"{STAGING}gone"])
 
-    assert farm_of(Content(installed.root, (), "", {}), installed.cache, installed.python).is_dir()
+    assert farm_of(Content(installed.root, (), {}), installed.cache, installed.python).is_dir()
 
 
 def test_what_a_run_of_now_stages_stays(installed: Installed) -> None:
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_made_is_named(installed: Installed, tmp_path: P
 
 
 def test_files_that_do_not_compile_are_no_farm(installed: Installed) -> None:
-    content = Content(installed.root, (), "", {FILE: b"x = ("})
+    content = Content(installed.root, (), {FILE: b"x = ("})
 
     with pytest.raises(Failure, match="cannot compile"):
         farm_of(content, installed.cache, installed.python)

@@ -138,7 +138,7 @@ def test_memos_are_bounded(tmp_path: Path) -> None:
 
 def test_a_new_farm_removes_old_ones_and_a_used_one_is_young(store: Path, tmp_path: Path) -> None:
     (tmp_path / "site/vllm").mkdir(parents=True)
-    content = Content(tmp_path / "site", (), "0" * 64, {"vllm/a.py": b""})
+    content = Content(tmp_path / "site", (), {"vllm/a.py": b""})
     farm, lock = held_farm(content, store, Path(sys.executable))
     assert len(farms(store)) == MOST  # of the 17
     assert lock is not None

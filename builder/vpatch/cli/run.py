@@ -17,6 +17,7 @@ from vpatch.cli.output import Report, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, UnknownName, cause, shell
+from vpatch.farm.absence import watch
 from vpatch.farm.command import Missing, understood
 from vpatch.farm.content import Content
 from vpatch.farm.export import export as export_farm
@@ -154,4 +155,5 @@ def _become(words: Sequence[str], launch: Launch) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
+    watch(os.getpid())
     os.execvpe(words[0], list(words), dict(launch.environment))  # noqa: S606 - this is what it is for

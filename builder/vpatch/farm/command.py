@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import is_zipfile
 
 from vpatch.errors import Failure, Problem, naming
 
@@ -16,6 +17,10 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
 # How pip and uv write a first line that is too long or has spaces.
 _LONG_PATH = re.compile(rb"""'''exec' ("[^"]+"|'[^']+'|\S+) "\$0" "\$@"\n""")
 _VALUE = re.compile("[cmWX]")  # of a word of Python's flags, the one that takes what follows
+_SEARCH = "sSP"  # of the flags, those with which Python searches other folders
+# The variables that decide which vLLM is imported, and whether it loads the receipt.
+_DECIDING = {"PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONUSERBASE", "VLLM_PLUGINS"}
+_UNSET = re.compile("(?:-u|--unset=)(.+)|-u|--unset")  # of env's options
 _ISOLATED = "it runs Python with {}, which ignores PYTHONPATH; run it without"
 
 
@@ -30,12 +35,14 @@ class Command:
     Attributes:
         program: its file.
         python: the interpreter; None if it is not known.
-        first: the folder that Python puts before those of PYTHONPATH; None if it puts none there.
+        first: what Python puts before the folders of PYTHONPATH, a folder or an archive; None if it puts none there.
+        flags: those of Python's flags with which it searches other folders, such as -s.
     """
 
     program: Path
     python: Path | None
     first: Path | None
+    flags: tuple[str, ...] = ()
 
 
 def understood(words: Sequence[str]) -> Command:
@@ -43,7 +50,7 @@ def understood(words: Sequence[str]) -> Command:
 
     Raises:
         Missing: there is no such command.
-        Failure: it runs an interpreter that ignores PYTHONPATH.
+        Failure: it runs an interpreter that ignores PYTHONPATH, or does not get it.
     """
     found = shutil.which(words[0])
     if not found:
@@ -52,9 +59,10 @@ def understood(words: Sequence[str]) -> Command:
     if _PYTHON.fullmatch(program.name):
         return _interpreter(words, program)
     python, options = _first_line(program)
+    if python is None:
+        return Command(program, None, None)
     _refuse_isolated(program, options)
-    safe = _is_safe(options)
-    return Command(program, python, None if python is None or safe else program.resolve().parent)
+    return _command(program, python, options, program.resolve())
 
 
 def current_folder() -> Path:
@@ -85,12 +93,22 @@ def _interpreter(words: Sequence[str], program: Path) -> Command:
         elif with_value and word.endswith(with_value[0]):
             next(rest, None)
     _refuse_isolated(program, options)
-    if _is_safe(options):
-        return Command(program, program, None)
-    if script in (None, "-"):
-        return Command(program, program, current_folder())
-    place = Path(str(script)).resolve()
-    return Command(program, program, place if place.is_dir() else place.parent)
+    return _command(program, program, options, None if script in (None, "-") else Path(str(script)).resolve())
+
+
+def _command(program: Path, python: Path, options: Sequence[str], script: Path | None) -> Command:
+    flags = tuple(f"-{flag}" for flag in _SEARCH if any(flag in _letters(word) for word in options))
+    if "-P" in flags or os.environ.get("PYTHONSAFEPATH"):
+        # The folder of a script is left out; a folder or an archive that is run as a script is not.
+        return Command(program, python, script if script and _is_run_whole(script) else None, flags)
+    if script is None:
+        return Command(program, python, current_folder(), flags)
+    return Command(program, python, script if _is_run_whole(script) else script.parent, flags)
+
+
+def _is_run_whole(script: Path) -> bool:
+    """Whether Python runs the `__main__` in it, and imports from it: a folder, or an archive, as zipapp makes them."""
+    return script.is_dir() or is_zipfile(script)
 
 
 def _first_line(program: Path) -> tuple[Path | None, list[str]]:
@@ -107,9 +125,7 @@ def _first_line(program: Path) -> tuple[Path | None, list[str]]:
     except ValueError:  # the system knows no quotes there
         words = text.split()
     if words and Path(words[0]).name == "env":
-        if any(word.startswith("PYTHONPATH=") for word in words):
-            raise Failure(Problem("out of reach", str(program), "its first line sets PYTHONPATH"))
-        words = [word for word in words[1:] if word != "-S" and "=" not in word]
+        words = _of_env(words[1:], program)
     if not words or not _PYTHON.fullmatch(Path(words[0]).name):
         return None, []
     found = shutil.which(words[0])
@@ -118,15 +134,34 @@ def _first_line(program: Path) -> tuple[Path | None, list[str]]:
     return Path(found).absolute(), words[1:]
 
 
+def _of_env(words: Sequence[str], program: Path) -> list[str]:
+    """Return what the program `env` runs.
+
+    Raises:
+        Failure: it changes what decides which vLLM Python imports.
+    """
+    if words and words[0].startswith("-S"):  # splits what follows, as we have done
+        words = [*filter(None, [words[0][2:]]), *words[1:]]
+    rest = iter(words)
+    for word in rest:
+        name, sets, _ = word.partition("=")
+        if unset := _UNSET.fullmatch(word):
+            name, sets = unset[1] or next(rest, ""), ""
+        elif word.startswith("-"):
+            cause = f"its first line runs env with {word}, which can take PYTHONPATH away; run it without"
+            raise Failure(Problem("out of reach", str(program), cause))
+        elif not sets:
+            return [word, *rest]
+        if name in _DECIDING:
+            cause = f"its first line {'sets' if sets else 'unsets'} {name}; do so before vpatch, not there"
+            raise Failure(Problem("out of reach", str(program), cause))
+    return []
+
+
 def _refuse_isolated(program: Path, options: Sequence[str]) -> None:
     given = [word for word in options if set(_letters(word)) & set("EI")]
     if given:
         raise Failure(Problem("out of reach", str(program), _ISOLATED.format(" ".join(given))))
-
-
-def _is_safe(options: Sequence[str]) -> bool:
-    """Whether Python puts no folder before those of PYTHONPATH."""
-    return bool(os.environ.get("PYTHONSAFEPATH")) or any("P" in _letters(word) for word in options)
 
 
 def _letters(word: str) -> str:

@@ -10,8 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.foreign import read_regular
-from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined
+from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined, release_of
 from vpatch.tree.backup import sha256
 
 BYTECODE = "__pycache__"
@@ -30,17 +29,19 @@ class Content:
     Attributes:
         root: the folder that holds the installed vLLM.
         overlays: the ids of those that its files have.
-        digest: of the files that overlays change or add, those that `vpatch apply` wrote to `root` included. So it is
-            the same on every machine that runs the same overlays on the same vLLM.
         files: by path below `root`, the bytes of each file that is not in `root` as it has to be.
         applied: the sha256 of each other file that the digest counts: what `vpatch apply` wrote to `root`.
+        replaced: the sha256 of each file of `root` that `files` has another version of, as the plan has read it. A
+            vLLM that is upgraded before the farm is made then differs from the manifest.
+        release: which vLLM it is, from `release_of`.
     """
 
     root: Path
     overlays: tuple[str, ...]
-    digest: str
     files: Mapping[str, bytes]
     applied: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    release: Mapping[str, str] = field(default_factory=lambda: release_of("", None, ()))
 
     @cached_property
     def links(self) -> Mapping[str, str]:
@@ -99,22 +100,19 @@ class Content:
         return {file: sha256(data) for file, data in sorted(self.files.items())}
 
     @cached_property
-    def replaced(self) -> Mapping[str, str]:
-        """The sha256 of each file of `root` that the farm has another version of.
+    def digest(self) -> str:
+        """The digest of the release, and of the files that overlays change or add, also by `vpatch apply` to `root`.
 
-        Raises:
-            Failure: a file cannot be read.
+        So it is the same on every machine that runs the same overlays on the same vLLM.
         """
-        with naming("cannot read", str(self.root)):
-            there = [file for file in sorted(self.files) if (self.root / file).is_file()]
-            return {file: sha256(read_regular(self.root / file)) for file in there}
+        return combined({**self.applied, **self.hashes}, self.release)
 
     @property
     def manifest(self) -> bytes:
         """What the farm says of itself, as JSON."""
         about = {"schema": SCHEMA, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
         hashes = {"files": self.hashes, "replaced": self.replaced, "applied": self.applied}
-        return json.dumps({**about, **hashes}, indent=1).encode() + b"\n"
+        return json.dumps({**about, "release": self.release, **hashes}, indent=1).encode() + b"\n"
 
     @property
     def written(self) -> Mapping[str, bytes]:
@@ -133,13 +131,3 @@ def _receipt() -> Mapping[str, bytes]:
 def is_bytecode(path: str) -> bool:
     """Whether a path of a farm is bytecode, which Python makes of the rest."""
     return Path(path).parent.name == BYTECODE
-
-
-def digest_of(files: Mapping[str, bytes], applied: Mapping[str, str] | None = None) -> str:
-    """Return the digest of the files that overlays change or add.
-
-    Args:
-        files: their bytes.
-        applied: the sha256 of each other one.
-    """
-    return combined({**(applied or {}), **{file: sha256(data) for file, data in files.items()}})

@@ -13,7 +13,8 @@ from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command, current_folder
 from vpatch.farm.content import PLUGIN, Content
-from vpatch.farm.memo import Memo, Watched, code_stamps
+from vpatch.farm.memo import Memo, Watched
+from vpatch.farm.opened import opened
 from vpatch.farm.ray_hook import ray_variables
 from vpatch.farm.upkeep import MEMOS
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
@@ -77,7 +78,8 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
     _refuse_hidden(command)
     for folder in (cache, cache / MEMOS):  # what it remembers of earlier runs is read first
         store.refuse_open(folder)
-    tree = stock_of(python)
+    flags = command.flags if command.python == python.absolute() else ()
+    tree = stock_of(python, flags)
     _refuse_second(command, tree, python)
     content = planned(tree, selection, cache)
     refuse_other(content, expected)
@@ -107,11 +109,12 @@ def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Cont
     known = memo.recall(tree) if memo else None
     if known:
         return known
-    # A start that remembers its plan does without the engine and libcst: they take as long to import as all else.
-    from vpatch.farm.planning import plan
+    watched = Watched(tree.root, tree.dist_info, tree.version)
+    with opened() as code:
+        # A start that remembers its plan does without the engine and libcst: they take as long to import as all else.
+        from vpatch.farm.planning import plan
 
-    code, watched = code_stamps() if memo else {}, Watched(tree.root, tree.dist_info, tree.version)
-    content = plan(watched, selection)
+        content = plan(watched, selection)
     if memo:
         memo.keep(content, watched.seen, code)
     return content
@@ -140,24 +143,25 @@ def _plugins() -> dict[str, str]:
     return {_PLUGINS: f"{named},{PLUGIN}" if named else PLUGIN}
 
 
-def stock_of(python: Path) -> Tree:
-    """Return the vLLM that an interpreter imports without a farm.
+def stock_of(python: Path, flags: Sequence[str] = ()) -> Tree:
+    """Return the vLLM that an interpreter imports without a farm, if it is started with these flags.
 
     Raises:
         Failure: it has none, or it would import another one before a farm on PYTHONPATH.
     """
-    witness, stock = _found(python)
+    witness, stock = _found(python, flags)
+    asked = " ".join((str(python), *flags))
     if not stock:
-        raise Failure(Problem("no vllm", str(python), "this interpreter has no vllm to import"))
+        raise Failure(Problem("no vllm", asked, "this interpreter has no vllm to import"))
     if witness != [str(_WITNESS / "vllm")]:
-        raise Failure(Problem("out of reach", str(python), f"it imports vllm from {witness[0]}, before PYTHONPATH"))
+        raise Failure(Problem("out of reach", asked, f"it imports vllm from {witness[0]}, before PYTHONPATH"))
     return tree_at(Path(stock[0]).parent)
 
 
-def _found(python: Path) -> tuple[list[str], list[str]]:
+def _found(python: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the folders of the `vllm` that an interpreter imports: with another one on PYTHONPATH, and without."""
     environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, stock_path())}
-    first, stock = ask(python, _ASK, str(_WITNESS), environment=environment)
+    first, stock = ask(python, _ASK, str(_WITNESS), flags=flags, environment=environment)
     return first, stock
 
 
@@ -166,7 +170,7 @@ def _refuse_second(command: Command, tree: Tree, python: Path) -> None:
     runs = command.python
     if runs is None or runs == python.absolute():
         return
-    _, own = _found(runs)
+    _, own = _found(runs, command.flags)
     if own and tree_at(Path(own[0]).parent).root != tree.root:
         cause = f"the command runs it, and it has another vLLM than {python}: name no other with --python"
         raise Failure(Problem("two vllms", str(runs), cause))

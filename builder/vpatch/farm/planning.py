@@ -10,7 +10,8 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
-from vpatch.farm.content import Content, digest_of
+from vpatch.farm.content import Content
+from vpatch.guest.vpatch_receipt import release_of
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree
 
@@ -32,7 +33,11 @@ def plan(tree: Tree, selection: Selection) -> Content:
     files = {**applied, **found.files}
     overlays = sorted({name for data in files.values() for name in marks_in(data)})
     kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
-    return Content(tree.root, tuple(overlays), digest_of(found.files, kept), found.files, kept)
+    # From the bytes that the plan has read: what is read later may be those of another release.
+    replaced = {file: sha256(old) for file in sorted(found.files) if (old := seen.read(file)) is not None}
+    record = seen.read(tree.record) if tree.dist_info else None
+    release = release_of(tree.dist_info or "", record, files)
+    return Content(tree.root, tuple(overlays), found.files, kept, replaced, release)
 
 
 def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:

@@ -61,7 +61,10 @@ def check() -> None:
     origin, expected = found and found.origin, str(FARM / "vllm/__init__.py")
     if origin != expected:
         raise RuntimeError(f"vpatch: this worker imports {origin}, not {expected}")
-    asked, digest = os.environ.get(DIGEST, ""), json.loads((FARM / "vpatch.json").read_bytes())["digest"]
+    told = json.loads((FARM / "vpatch.json").read_bytes())
+    for problem in importlib.import_module("vpatch_receipt").foreign(told):
+        raise RuntimeError(f"vpatch: this worker runs in another environment: {problem}")
+    asked, digest = os.environ.get(DIGEST, ""), told["digest"]
     if not digest.startswith(asked):
         raise RuntimeError(f"vpatch: this worker was started for {asked[:12]}, and finds {digest[:12]}")
 

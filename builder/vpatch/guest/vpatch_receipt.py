@@ -15,18 +15,20 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 FARM = Path(__file__).absolute().parent.resolve()
 MANIFEST = "vpatch.json"  # the name of what a farm says of itself
-SCHEMA = 3
+SCHEMA = 4
 DIGEST = "VPATCH_RUN"  # the variable that names the digest that a process was started for
 
 _HASHES = ("files", "replaced", "applied")  # of a manifest: by file, its sha256
 _WRITTEN = ("vpatch-image.json", "vpatch/provenance.json")  # in a dist-info: what `build` and `apply` wrote
 _MARK = re.compile(rb"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
+_INFO = re.compile(r"vllm[-_][^/]+\.dist-info")
+_ROW = re.compile(rb"^(vllm/[^,\r\n]+\.py),([^,\r\n]*)", re.MULTILINE)  # of RECORD; no module has a comma in its name
 _MOST = 1 << 24  # bytes of a file of code
 _claim = importlib.import_module(f"{__name__.rpartition('.')[0]}.vpatch_claim".lstrip("."))  # of a farm, or of vLLM
 _held: int | None = None  # a descriptor: vpatch finds it in /proc/PID/fd, where titles of processes cannot destroy it
@@ -44,7 +46,7 @@ def register() -> None:
         return
     told = _told()
     changed = [": ".join(one) for one in differences(told, FARM)]
-    if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
+    if wrong := [*foreign(told), *changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
     _held, _proved = _claim.hold(told, FARM), str(told["digest"])
     _claim.log(told)
@@ -100,19 +102,27 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
     """Return what a farm says of itself.
 
     Raises:
-        ValueError: it is not a manifest of this form, or its digest is not that of the files that it names.
+        ValueError: it is not a manifest of this form, or its digest is not that of what it names.
     """
     told: dict[str, Any] = json.loads(manifest)
-    hashes = (told.get(key) for key in _HASHES) if isinstance(told, dict) else [None]  # type: ignore[redundant-expr]
-    if not all(isinstance(one, dict) and all(isinstance(known, str) for known in one.values()) for one in hashes):
+    if not isinstance(told, dict) or told.get("schema") != SCHEMA or not _is_whole(told):  # type: ignore[redundant-expr]
         raise ValueError("not a manifest of this version of vpatch")
     if any(Path(file).is_absolute() or ".." in Path(file).parts for key in _HASHES for file in told[key]):
         raise ValueError("it names a file elsewhere")
-    if not isinstance(told.get("root"), str) or not _are_names(told.get("overlays")):
-        raise ValueError("not a manifest of this version of vpatch")
-    if told.get("digest") != combined({**told["applied"], **told["files"]}):
-        raise ValueError("its digest is not that of the files that it names")
+    if told.get("digest") != combined({**told["applied"], **told["files"]}, told["release"]):
+        raise ValueError("its digest is not that of the files and the release that it names")
     return told
+
+
+def _is_whole(told: Mapping[str, Any]) -> bool:
+    tables = [told.get(key) for key in (*_HASHES, "release")]
+    if not all(isinstance(one, dict) and all(isinstance(text, str) for text in one.values()) for one in tables):
+        return False
+    release, overlays = told["release"], told.get("overlays")
+    if not isinstance(overlays, list) or not all(isinstance(name, str) for name in overlays):
+        return False
+    known = release.keys() == {"info", "modules"} and (not release["info"] or _INFO.fullmatch(release["info"]))
+    return bool(known) and isinstance(told.get("root"), str)
 
 
 def written_to(root: Path) -> Mapping[str, Any]:
@@ -126,12 +136,16 @@ def written_to(root: Path) -> Mapping[str, Any]:
         ValueError: nothing was written there, a file is not as it was written, or one was added that no record names.
     """
     after: dict[str, list[str]] = {}  # in an image, `build` may have changed what `apply` wrote, or `apply` added to it
+    infos = set[str]()
     for name in _WRITTEN:
         for kept in root.glob(f"vllm[-_]*.dist-info/{name}"):
+            infos.add(kept.relative_to(root).parts[0])
             for file, known in json.loads(kept.read_bytes())["files"].items():
                 after.setdefault(file, []).extend(known["after"])
     if not after:
         raise ValueError(f"no dist-info in {root} tells what vpatch wrote")
+    if len(infos) > 1:
+        raise ValueError(f"more than one dist-info tells what vpatch wrote: {', '.join(sorted(infos))}")
     added = {path.relative_to(root).as_posix() for path in (root / "vllm/_vpatch").glob("*.py")}
     if unknown := sorted(added - after.keys()):
         raise ValueError(f"vpatch's record lacks what an earlier run wrote: {', '.join(unknown[:5])}")
@@ -140,13 +154,34 @@ def written_to(root: Path) -> Mapping[str, Any]:
     if wrong := [file for file, known in hashes.items() if known not in after[file]]:
         raise ValueError(f"changed since vpatch wrote them: {', '.join(wrong[:5])}")
     overlays = sorted({name.decode() for content in data.values() for name in _MARK.findall(content)})
-    about = {"schema": SCHEMA, "digest": combined(hashes), "overlays": overlays, "root": str(root), "farm": False}
-    return {**about, "files": {}, "replaced": {}, "applied": hashes}
+    release = _release_at(root, infos.pop(), hashes)
+    about = {"schema": SCHEMA, "digest": combined(hashes, release), "overlays": overlays, "root": str(root)}
+    return {**about, "farm": False, "release": release, "files": {}, "replaced": {}, "applied": hashes}
 
 
-def combined(hashes: Mapping[str, str]) -> str:
-    """Return the digest of files: the sha256 of their names and of the sha256 of each."""
-    return _sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())
+def combined(hashes: Mapping[str, str], release: Mapping[str, str]) -> str:
+    """Return the digest of a release with files that overlays changed or added.
+
+    Args:
+        hashes: the sha256 of each of the files.
+        release: from `release_of`, which leaves out the same files.
+    """
+    name = release["info"].partition(".dist-info")[0]
+    lines = [f"{name}\0{release['modules']}\n", *(f"{file}\0{known}\n" for file, known in sorted(hashes.items()))]
+    return _sha256("".join(lines).encode())
+
+
+def release_of(info: str, record: bytes | None, changed: Collection[str]) -> dict[str, str]:
+    """Return what tells a release from others: the same for the pristine vLLM and with overlays applied to it.
+
+    Args:
+        info: the name of its dist-info, which has the version; "" if it has none.
+        record: its RECORD, which lists the sha256 of each module; None if it has none.
+        changed: the modules that overlays change or add, whose rows differ once they are applied.
+    """
+    skipped = {file.encode() for file in changed}
+    lines = [b"%s\0%s\n" % row for row in sorted(_ROW.findall(record or b"")) if row[0] not in skipped]
+    return {"info": info, "modules": _sha256(b"".join(lines)) if lines else ""}
 
 
 def _read(file: Path) -> bytes:
@@ -166,13 +201,48 @@ def differences(
         farm: the folder of the farm.
         read: returns the content of a file; another one for the files that another process sees.
     """
-    for folder, expected in ((farm, told["files"]), (Path(told["root"]), {**told["replaced"], **told["applied"]})):
-        for file, known in expected.items():
-            try:
-                if _sha256(read(folder / file)) != known:
-                    yield str(folder / file), "it has changed"
-            except OSError as error:
-                yield str(folder / file), (error.strerror or str(error)).lower()
+    for path, is_right in _expected(told, farm):
+        try:
+            if not is_right(read(path)):
+                yield str(path), "it has changed"
+        except OSError as error:
+            yield str(path), (error.strerror or str(error)).lower()
+
+
+def _expected(told: Mapping[str, Any], farm: Path) -> Iterator[tuple[Path, Callable[[bytes], bool]]]:
+    """Yield each file that a manifest is about, with what its content has to hold to."""
+    files, applied, release, installed = told["files"], told["applied"], told["release"], Path(told["root"])
+    yield from ((farm / file, _one_of(known)) for file, known in files.items())
+    # A later `vpatch apply` of the same overlays puts the farm's bytes in place of the replaced ones.
+    yield from ((installed / file, _one_of(known, files.get(file, known))) for file, known in told["replaced"].items())
+    yield from ((installed / file, _one_of(known)) for file, known in applied.items())
+    if release["modules"]:
+        changed = {*files, *applied}
+        yield installed / release["info"] / "RECORD", lambda data: release_of(release["info"], data, changed) == release
+
+
+def _one_of(*known: str) -> Callable[[bytes], bool]:
+    return lambda data: _sha256(data) in known
+
+
+def _release_at(root: Path, info: str, changed: Collection[str]) -> dict[str, str]:
+    record = root / info / "RECORD"
+    return release_of(info, _read(record) if record.exists() else None, changed)
+
+
+def foreign(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if this interpreter is of another environment, which has inherited the farm on PYTHONPATH.
+
+    Another copy of the same release is no other vLLM: below `uv run`, each worker of Ray has an environment of its own.
+    """
+    stock, release = importlib.import_module("vpatch_stock").stock_root(MANIFEST), told["release"]
+    if stock == os.path.realpath(told["root"]):
+        return
+    changed = {*told["files"], *told["applied"]}
+    if not stock or not release["modules"] or _release_at(Path(stock), release["info"], changed) != release:
+        has = f"imports the one in {stock}" if stock else "has none"
+        way = f"start it without {FARM} on PYTHONPATH, or with a `vpatch run` of its own"
+        yield f"the overlays are for the vLLM in {told['root']}, and {sys.executable} {has}: {way}"
 
 
 def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
@@ -205,7 +275,3 @@ def _place(file: str | Path) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)

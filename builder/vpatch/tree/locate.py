@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -173,17 +173,18 @@ def ask(
     python: Path,
     script: str,
     *arguments: str,
+    flags: Sequence[str] = (),
     patience: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
     """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON.
 
-    It runs as by `python -c`, but imports nothing from the current folder.
+    It runs as by `python -c`, but imports nothing from the current folder. `flags` are further ones of Python's own.
     """
     import json
     import subprocess
 
-    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", _BEGIN, script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), *flags, "-B", "-c", _BEGIN, script, *arguments]
     try:
         ran = subprocess.run(
             command,

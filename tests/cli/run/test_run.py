@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from vpatch.farm import absence
 
 from tests.conftest import Process, Program, untouched
 from tests.farm.conftest import Installed
@@ -94,6 +95,46 @@ def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) ->
     (one,) = (one for one in listed if one["pid"] == program)
     assert one["digest"] == one["asked"]
     assert (len(one["overlays"]), proof.code) == (9, 0)
+
+
+def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
+    """The same overlays: what the server runs is then what is installed, too. Others are other code."""
+    register = "import vpatch_receipt; vpatch_receipt.register()"
+    with waiting(own, register) as program:
+        assert vpatch("apply", own.root).code == 0
+        proof = vpatch("verify", "--pid", str(program))
+        farm = Path(f"/proc/{program}/environ").read_bytes().partition(b"PYTHONPATH=")[2].partition(b"\0")[0].decode()
+        later = subprocess.run([own.python, "-c", register], env={"PYTHONPATH": farm}, capture_output=True, check=False)
+        assert vpatch("apply", "--overlay", "turboquant-tiles", own.root).code == 0
+        other = vpatch("verify", "--pid", str(program))
+
+    assert (proof.code, later.returncode) == (0, 0), proof.err
+    assert other.code == 1
+    assert "RECORD: it has changed" in other.err
+
+
+def test_a_command_that_loses_the_farm_is_found(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here with a file that is mapped as vLLM's extension, and soon; tests/farm/test_absence.py has more."""
+    monkeypatch.setattr(absence, "BETWEEN_S", 0.02)
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/_C.abi3.so").write_text("compiled")
+    maps = f"import mmap, signal\nfile = open({str(tmp_path / 'vllm/_C.abi3.so')!r}, 'rb')\n"
+    maps += "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nsignal.pause()\n"
+    (tmp_path / "start.py").write_text(
+        f"import os, sys\nos.execv(sys.executable, [sys.executable, '-I', '-c', {maps!r}])\n"
+    )
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as told:
+        words = (installed.python, tmp_path / "start.py")
+        program = start("run", "-q", "--cache", installed.cache, "--", *words, streams=(0, 1, writing))
+        os.close(writing)
+        line = told.readline()
+        os.kill(program, signal.SIGTERM)
+        os.waitpid(program, 0)
+
+    assert line.startswith(f"vpatch: process {program} runs vLLM and has no receipt 0 seconds after its start: ")
 
 
 def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:

@@ -76,8 +76,7 @@ class LayeredFiles(Files):
         return entry_in(self._above(path), path)
 
     def reach(self, path: str) -> None:
-        """Descend until it is known what is at `path`, where links lead that are on the way; if need be to the bottom.
-        """
+        """Descend until it is known what is at `path`, where links lead that are on the way; if need be to the bottom."""
 
         def link(at: str) -> str | None:
             here = self.entry(at) or self.locate(at)
