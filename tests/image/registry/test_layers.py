@@ -241,7 +241,9 @@ def test_a_layer_is_skipped_only_if_its_files_are_where_its_history_says(
     root = layers.open_vllm(files, image.base, None).root
     assert root == SITE
 
-    found = {path: files.locate(path) and files.read(path) for path in (f"{SITE}/vllm/x.py", f"{SITE}/vllm/models/x.py")}
+    found = {
+        path: files.locate(path) and files.read(path) for path in (f"{SITE}/vllm/x.py", f"{SITE}/vllm/models/x.py")
+    }
 
     whole = LayeredFiles(image, layers.is_wanted)
     while whole.descend():
