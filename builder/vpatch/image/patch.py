@@ -20,7 +20,8 @@ from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
 from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
+from vpatch.foreign import parse_json
+from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
 from vpatch.tree import record
 
@@ -30,6 +31,8 @@ _TEXTS = {"type": "array", "items": TEXT}
 _OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT, files=_TEXTS)}
 _FILE = object_with(before=TEXT_OR_NULL, after=_TEXTS)
 _FILES = {"type": "object", "additionalProperties": _FILE}
+# More than any label has: all overlays on the release that most of them change have 30 kB.
+_BYTES, _COUNT = 1 << 20, 1000
 _SCHEMA = object_with(vpatch=TEXT, vllm=TEXT, root=TEXT, python=TEXT_OR_NULL, overlays=_OVERLAYS, files=_FILES)
 
 
@@ -138,8 +141,11 @@ def _mtime(created: str | None) -> int:
 def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
     wrong = "not what vpatch writes"
     try:
-        document: dict[str, Any] = read_json(text)
+        document: dict[str, Any] = parse_json(text, _BYTES)
         validate(document, _SCHEMA, wrong)
+        for key in ("overlays", "files"):
+            if (count := len(document[key])) > _COUNT:
+                raise ValueError(f"{wrong}: it has {count:,} {key}, and may have {_COUNT:,}")
     except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
         raise Failure(Problem("cannot read provenance", where, cause)) from error

@@ -28,8 +28,8 @@ from vpatch.image.registry.reference import Reference, parse
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sbom_of(image: Base, provenance: Provenance) -> str:
-    """Return the document as JSON.
+def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> str:
+    """Return the document as JSON, for an image with as many `later` layers, whose content it does not list.
 
     Raises:
         Failure: a label that the document needs is missing or malformed.
@@ -37,6 +37,8 @@ def sbom_of(image: Base, provenance: Provenance) -> str:
     # An ID is not a name: only the engine that has the image knows it.
     name = image.ref if image.ref.startswith("sha256:") else _name(parse(image.ref))
     whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
+    if later:
+        whole.properties.add(Property(name="vpatch:later-layers", value=str(later)))
     below = _base(image)
     vllm = Component(
         name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)

@@ -26,7 +26,7 @@ from tests.image.standin import ONE, SITE
 
 Document = dict[str, Any]
 TAGS = ("one", "two")
-HASH = "a" * 64
+HASH = hashlib.sha256(b"a").hexdigest()
 LABELS = {
     "org.opencontainers.image.base.name": "docker.io/vllm/vllm-openai:v0.20.2",
     "org.opencontainers.image.created": "2026-05-09T10:00:00Z",
@@ -136,7 +136,10 @@ def labeled(registry: str, labels: dict[str, str], **changes: Any) -> str:
     """Push an image whose labels are not of vpatch; return its name."""
     said = {"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}, **changes}
     settings = {"config": {"Labels": {"io.vpatch.overlays": json.dumps(said), **labels}}}
-    put_image(registry, "sbom/foreign", "x", [tar(("a", b""))], settings=settings)
+    own = ("x/vllm-2.dist-info/vpatch-image.json", json.dumps(said).encode())
+    put_image(
+        registry, "sbom/foreign", "x", [tar(own, *((f"x/{path}", b"a") for path in said["files"]))], settings=settings
+    )
     return f"{registry}/sbom/foreign:x"
 
 
