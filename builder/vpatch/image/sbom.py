@@ -16,6 +16,7 @@ from typing import Any
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
@@ -54,14 +55,18 @@ def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> st
         ),
         components=[below, vllm, patcher, *files.values()],
     )
-    bom.register_dependency(whole, [below, vllm, *files.values()])
-    for one in {one["id"]: one for one in provenance.overlays}.values():
-        overlay = _overlay(one)
-        bom.components.add(overlay)
-        if one["state"] == "applied":
-            bom.register_dependency(vllm, [overlay])
-            bom.register_dependency(overlay, [files[path] for path in one["files"] if path in files])
+    overlays = {one["id"]: (one, _overlay(one)) for one in provenance.overlays}
+    applied = [(one, overlay) for one, overlay in overlays.values() if one["state"] == "applied"]
+    edges = [_edges(whole, [below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
+    for one, overlay in applied:
+        edges.append(_edges(overlay, [files[path] for path in dict.fromkeys(one["files"]) if path in files]))
+    bom.components.update(overlay for _, overlay in overlays.values())
+    bom.dependencies = edges  # `register_dependency` would look through all of them for each edge
     return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def _edges(component: Component, on: Iterable[Component]) -> Dependency:
+    return Dependency(component.bom_ref, [Dependency(one.bom_ref) for one in on])
 
 
 def _name(ref: Reference) -> str:

@@ -170,6 +170,42 @@ def test_a_missing_label_is_named(vpatch: Program, registry: str, label: str) ->
     assert vpatch("inspect", name, "--sbom").err == f"cannot read label: {name}: it has no {label}\n"
 
 
+OVERLAY = {"id": "a", "state": "applied", "because": "", "files": []}
+FILE = {"before": None, "after": [HASH]}
+
+
+@pytest.mark.parametrize("way", [(), ("--sbom",)])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"overlays": [OVERLAY] * 4_000}, "4,000 overlays, and may have 300"),
+        ({"files": {f"f{number}": FILE for number in range(4_000)}}, "4,000 files, and may have 300"),
+        ({"overlays": [{**OVERLAY, "files": ["a"] * 4_000}]}, "4,000 files of overlays, and may have 3,000"),
+        ({"more": "a" * (1 << 20)}, "no JSON"),
+    ],
+    ids=["overlays", "files", "edges", "bytes"],
+)
+def test_a_label_of_more_than_vpatch_writes(
+    vpatch: Program, registry: str, changes: dict[str, Any], says: str, way: tuple[str, ...]
+) -> None:
+    """The document of 40,000 overlays took minutes."""
+    ran = vpatch("inspect", "--quiet", labeled(registry, LABELS, **changes), *way)
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "cannot read provenance: " in ran.err
+    assert says in ran.err
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 400 + "1" + "}" * 400])
+def test_a_label_that_nests(vpatch: Program, registry: str, deep: str) -> None:
+    said = json.dumps({"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}})
+    label = {"io.vpatch.overlays": said.replace("{", f'{{"more": {deep}, ', 1)}
+    put_image(registry, "sbom/nested", "x", [tar(("a", b""))], settings={"config": {"Labels": {**LABELS, **label}}})
+    for way in ((), ("--sbom",), ("--json",)):
+        ran = vpatch("inspect", "--quiet", f"{registry}/sbom/nested:x", *way)
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+
+
 def test_hostile_text_stays_text(vpatch: Program, registry: str) -> None:
     """A terminal would obey it, and one overlay that is listed twice would be two components with one reference."""
     overlay: dict[str, Any] = {
