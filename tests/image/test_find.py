@@ -88,6 +88,12 @@ def image(env: dict[str, str], workdir: str = "") -> Base:
         ("srv/env/lib/python3.13/site-packages", "usr/bin/python3", {"VIRTUAL_ENV": "/srv/env"}),
         ("workspace/vllm-source", "usr/bin/python3", {"PYTHONPATH": "/workspace/vllm-source"}),
         ("workspace", "usr/bin/python3", {"workdir": "/workspace"}),
+        ("app/src", "usr/bin/python3", {"PYTHONPATH": "src", "workdir": "/app"}),
+        ("srv/src", "usr/bin/python3", {"PYTHONPATH": "../srv/src", "workdir": "/app"}),
+        ("root/.local/lib/python3.12/site-packages", "usr/bin/python3", {}),
+        ("home/me/.local/lib/python3.12/site-packages", "usr/bin/python3", {"HOME": "/home/me"}),
+        ("srv/base/lib/python3.12/site-packages", "usr/bin/python3", {"PYTHONUSERBASE": "/srv/base"}),
+        ("usr/local/lib64/python3.12/site-packages", "usr/bin/python3", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -118,6 +124,41 @@ def test_two_vllms_are_an_error(tmp_path: Path) -> None:
     assert "--python" in str(caught.value)
     assert found(tmp_path, python="/opt/venv/bin/python3").version == "0.21.0"
     assert found(tmp_path, python="/usr/bin/python3").version == "0.20.2"
+
+
+def test_one_vllm_by_two_names(tmp_path: Path) -> None:
+    install(tmp_path, "srv/env/lib/python3.12/site-packages")
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/venv").symlink_to("/srv/env")
+    (tmp_path / "srv/env/lib64").symlink_to("lib")
+
+    assert found(tmp_path, VIRTUAL_ENV="/srv/env").root == "srv/env/lib/python3.12/site-packages"
+
+
+def test_of_two_vllms_the_users_comes_first(tmp_path: Path) -> None:
+    user = install_both(tmp_path)
+
+    with pytest.raises(Failure, match=r"/root/\.local/.* and /usr/local/"):
+        found(tmp_path)
+    assert found(tmp_path, python="/usr/bin/python3").root == user
+    assert found(tmp_path, PYTHONNOUSERSITE="1").root != user
+
+
+def install_both(top: Path) -> str:
+    install(top, user := "root/.local/lib/python3.12/site-packages")
+    install(top, "usr/local/lib/python3.12/dist-packages")
+    interpreter(top, "usr/bin/python3")
+    return user
+
+
+@pytest.mark.parametrize("line", ["import _vllm_editable; _vllm_editable.install()", "import\tVLLM"])
+def test_code_that_may_lead_to_another_vllm(tmp_path: Path, line: str) -> None:
+    install(tmp_path, site := "usr/local/lib/python3.12/dist-packages")
+    (tmp_path / site / "a.pth").write_text(f"import os  # of others\n{line}\n")
+    files = FolderFiles(tmp_path)
+
+    with pytest.raises(Failure, match=rf"not known: the-image: /{site}/a\.pth runs code .* with an engine"):
+        find_vllm(files, image({}), names=files.names)
 
 
 def test_an_interpreter_that_is_a_link(tmp_path: Path) -> None:

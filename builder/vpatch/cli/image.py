@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
 from vpatch.cli.options import examples, reported, unwinding, verbose_option
-from vpatch.cli.output import Report
+from vpatch.cli.output import Report, frame
 from vpatch.cli.verdicts import Row
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
-from vpatch.errors import Failure
+from vpatch.errors import Failure, Problem
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
 from vpatch.image.patch import Provenance, provenance_of
 from vpatch.image.registry.reference import parse
+from vpatch.image.standing import Standing, in_engine, in_registry
+
+if TYPE_CHECKING:
+    from vpatch.image.registry.image import RemoteImage
 
 _OCI = f"{OCI}."
 
@@ -61,11 +65,14 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
 def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bool) -> Report:
     """Show what was done to a patched IMAGE.
 
-    vpatch asks the engine if it has the image, else its registry. It pulls nothing.
+    vpatch asks the engine if it has the image, else its registry, and compares the image's files with its label: a
+    later layer may have changed them. It pulls nothing.
     """
     try:
-        found, source = _find(image, platform)
+        found, remote = _find(image, platform)
         said = provenance_of(found)
+        with watching() as watch:
+            now = in_registry(remote, said, watch) if remote else in_engine(found, said, watch)
     except _NowhereError as nowhere:
         return Report(
             "inspect", problems=nowhere.problems, outcome=outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
@@ -74,26 +81,48 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
         return Report("inspect", problems=failure.problems, outcome="Nothing to show.")
     labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
     extra: dict[str, Any] = {
-        "image": {"ref": image, "digest": found.digest or found.id, "from": source},
+        "image": {"ref": image, "digest": found.digest or found.id, "from": "registry" if remote else "engine"},
         "base": {key: labels.get(f"{_OCI}base.{key}") for key in ("name", "digest")},
-        "overlays": list(said.overlays),
+        "overlays": now.overlays(said),
         "vpatch": said.vpatch,
         "files": dict(said.files),
+        "later_layers": now.later,
+        "changed_since": dict(now.lost),
         "labels": labels,
     }
+    about: dict[str, Any] = {"tree": said.root, "vllm": said.vllm if now.whole else None}
+    about |= {"problems": [*_problems(said, now)], "extra": extra}
+    told = outcome.of_inspect(image, said, now)
     if sbom:
-        with extra_required():
-            from vpatch.image.sbom import sbom_of
-
-        document = sbom_of(found, said)
+        document = _bill(found, said, now)
+        if now.lost:
+            return Report("inspect", **about, lines=(), outcome=told)
         extra["sbom"] = json.loads(document)
-        return Report("inspect", said.root, said.vllm, extra=extra, lines=document.splitlines(), exact=True)
-    introduce(image, said.vllm, said.vpatch)
+        return Report("inspect", **about, lines=document.splitlines(), exact=True)
+    if now.whole:
+        introduce(image, said.vllm, said.vpatch)
+    else:
+        frame(f"{outcome.short(image)} was built on a vLLM {said.vllm} that vpatch {said.vpatch} patched")
     details = [f"base: {value}" for value in extra["base"].values() if value]
     details += [f"image: {found.digest or found.id}", *(_everything(said, labels) if verbose else ())]
-    rows = [*_rows(said, verbose=verbose)]
-    told = outcome.of_inspect(image, said)
-    return Report("inspect", said.root, said.vllm, extra=extra, rows=rows, details=details, outcome=told)
+    details += [f"layers above vpatch's: {now.later}"] if now.later else []
+    rows = [*_rows(extra["overlays"], verbose=verbose)]
+    return Report("inspect", **about, rows=rows, details=details, outcome=told)
+
+
+def _bill(found: Base, said: Provenance, now: Standing) -> str:
+    with extra_required():
+        from vpatch.image.sbom import sbom_of
+
+    return sbom_of(found, said, now.later)
+
+
+def _problems(said: Provenance, now: Standing) -> Iterator[Problem]:
+    if now.whole:
+        yield from (Problem("not as built", f"{said.root}/{path}", f"it {what}") for path, what in now.lost.items())
+    else:
+        why = f"{counted(len(now.lost), 'file')} gone or changed: another vLLM is there now"
+        yield Problem("not as built", f"{said.root}/{said.dist_info}", why)
 
 
 class _NowhereError(Failure):
@@ -107,8 +136,8 @@ class _NowhereError(Failure):
         self.first, self.pull = first, pull
 
 
-def _find(ref: str, platform: str | None) -> tuple[Base, str]:
-    """Return the image and who has it: the engine, or else its registry. Nothing is pulled.
+def _find(ref: str, platform: str | None) -> tuple[Base, RemoteImage | None]:
+    """Return the image that the engine has, or else its registry, and then the one there, too. Nothing is pulled.
 
     Raises:
         _NowhereError: neither has it for us; the problems are the registry's.
@@ -120,19 +149,20 @@ def _find(ref: str, platform: str | None) -> tuple[Base, str]:
         from vpatch.image.registry.image import MissingError
     try:
         with engine() as client:
-            return resolve(client, ref, platform, pull=False), "engine"
+            return resolve(client, ref, platform, pull=False), None
     except Failure as failure:
         if ref.startswith("sha256:"):  # an ID: only an engine knows it
             raise
         first = failure
     try:
-        return find_image(parse(ref), platform).base, "registry"
+        image = find_image(parse(ref), platform)
+        return image.base, image
     except Failure as failure:
         raise _NowhereError(first, failure, pull=not isinstance(failure, MissingError)) from failure
 
 
-def _rows(said: Provenance, *, verbose: bool) -> Iterator[Row]:
-    for one in said.overlays:
+def _rows(overlays: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[Row]:
+    for one in overlays:
         files, brief = one.get("files"), one.get("brief")  # other versions of vpatch may write none
         remark = str(one["because"]) if verbose or not isinstance(brief, str) else brief
         if not verbose and one["state"] == State.APPLIED:

@@ -14,6 +14,7 @@ from vpatch.image.config import NoEngineError, NoGpusError, NotHereError
 from vpatch.image.order import IDLE, Built, Order
 from vpatch.image.patch import Provenance
 from vpatch.image.registry.reference import parse
+from vpatch.image.standing import Standing
 
 _FEW = 2  # names that a sentence lists; more of them have stood above it
 _LACKS = "lacks "  # begins the problem that an architecture is not served
@@ -90,8 +91,14 @@ def of_test(image: str, tests: Sequence[Check]) -> str:
     return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
 
 
-def of_inspect(image: str, said: Provenance) -> str:
+def of_inspect(image: str, said: Provenance, now: Standing) -> str:
     """Return the outcome of showing an image."""
+    if now.lost:
+        changed = f"{len(now.lost)} of {counted(len(said.files) + 1, 'file')} that the label lists"
+        build = command("build", "--base", image, "--tag", "NAME")
+        return (
+            f"The label is outdated: {changed} {is_are(len(now.lost))} gone or changed. Patch the image anew: {build}."
+        )
     applied = [one for one in said.overlays if one["state"] == State.APPLIED]
     changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(said.files), 'file')} changed or added"
     return f"{changed}. The files: {command('inspect', image, '-v')}. To test it: {command('test', image)}."

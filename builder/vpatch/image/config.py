@@ -22,6 +22,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
+STEP = "vpatch build"  # in the history of an image, what made vpatch's layer
 OCI = "org.opencontainers.image"  # begins the labels that every registry knows
 
 Schema = Mapping[str, Any]
@@ -134,7 +135,7 @@ def extend_config(base: Base, diff_id: str, labels: Mapping[str, str]) -> dict[s
     config["rootfs"]["diff_ids"].append(diff_id)
     config["created"] = labels[f"{OCI}.created"]
     if config.get("history"):
-        step = {"created": config["created"], "created_by": "vpatch build", "comment": f"vpatch {version('vpatch')}"}
+        step = {"created": config["created"], "created_by": STEP, "comment": f"vpatch {version('vpatch')}"}
         config["history"].append(step)
     return config
 

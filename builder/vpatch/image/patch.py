@@ -31,6 +31,9 @@ _TEXTS = {"type": "array", "items": TEXT}
 _OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT, files=_TEXTS)}
 _FILE = object_with(before=TEXT_OR_NULL, after=_TEXTS)
 _FILES = {"type": "object", "additionalProperties": _FILE}
+# Ten times what a label of all overlays has. The time for its bill of materials grows with the square of the counts.
+_BYTES = 1 << 20
+_MOST = {"overlays": 300, "files": 300, "files of overlays": 3000}
 _SCHEMA = object_with(vpatch=TEXT, vllm=TEXT, root=TEXT, python=TEXT_OR_NULL, overlays=_OVERLAYS, files=_FILES)
 
 
@@ -139,12 +142,21 @@ def _mtime(created: str | None) -> int:
 def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
     wrong = "not what vpatch writes"
     try:
-        document: dict[str, Any] = parse_json(text)
+        document: dict[str, Any] = parse_json(text, _BYTES)
         validate(document, _SCHEMA, wrong)
+        _check_counts(document, wrong)
     except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
         raise Failure(Problem("cannot read provenance", where, cause)) from error
     return document
+
+
+def _check_counts(document: Mapping[str, Any], wrong: str) -> None:
+    counts = {key: len(document[key]) for key in ("overlays", "files")}
+    counts["files of overlays"] = sum(len(one["files"]) for one in document["overlays"])
+    for key, count in counts.items():
+        if count > _MOST[key]:
+            raise ValueError(f"{wrong}: it has {count:,} {key}, and may have {_MOST[key]:,}")
 
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:

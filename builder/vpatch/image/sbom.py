@@ -16,6 +16,7 @@ from typing import Any
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
@@ -28,8 +29,8 @@ from vpatch.image.registry.reference import Reference, parse
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sbom_of(image: Base, provenance: Provenance) -> str:
-    """Return the document as JSON.
+def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> str:
+    """Return the document as JSON, for an image with as many `later` layers, whose content it does not list.
 
     Raises:
         Failure: a label that the document needs is missing or malformed.
@@ -37,6 +38,8 @@ def sbom_of(image: Base, provenance: Provenance) -> str:
     # An ID is not a name: only the engine that has the image knows it.
     name = image.ref if image.ref.startswith("sha256:") else _name(parse(image.ref))
     whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
+    if later:
+        whole.properties.add(Property(name="vpatch:later-layers", value=str(later)))
     below = _base(image)
     vllm = Component(
         name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)
@@ -52,14 +55,18 @@ def sbom_of(image: Base, provenance: Provenance) -> str:
         ),
         components=[below, vllm, patcher, *files.values()],
     )
-    bom.register_dependency(whole, [below, vllm, *files.values()])
-    for one in {one["id"]: one for one in provenance.overlays}.values():
-        overlay = _overlay(one)
-        bom.components.add(overlay)
-        if one["state"] == "applied":
-            bom.register_dependency(vllm, [overlay])
-            bom.register_dependency(overlay, [files[path] for path in one["files"] if path in files])
+    overlays = {one["id"]: (one, _overlay(one)) for one in provenance.overlays}
+    applied = [(one, overlay) for one, overlay in overlays.values() if one["state"] == "applied"]
+    edges = [_edges(whole, [below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
+    for one, overlay in applied:
+        edges.append(_edges(overlay, [files[path] for path in dict.fromkeys(one["files"]) if path in files]))
+    bom.components.update(overlay for _, overlay in overlays.values())
+    bom.dependencies = edges  # `register_dependency` would look through all of them for each edge
     return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def _edges(component: Component, on: Iterable[Component]) -> Dependency:
+    return Dependency(component.bom_ref, [Dependency(one.bom_ref) for one in on])
 
 
 def _name(ref: Reference) -> str:

@@ -26,7 +26,7 @@ from tests.image.standin import ONE, SITE
 
 Document = dict[str, Any]
 TAGS = ("one", "two")
-HASH = "a" * 64
+HASH = hashlib.sha256(b"a").hexdigest()
 LABELS = {
     "org.opencontainers.image.base.name": "docker.io/vllm/vllm-openai:v0.20.2",
     "org.opencontainers.image.created": "2026-05-09T10:00:00Z",
@@ -136,7 +136,10 @@ def labeled(registry: str, labels: dict[str, str], **changes: Any) -> str:
     """Push an image whose labels are not of vpatch; return its name."""
     said = {"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}, **changes}
     settings = {"config": {"Labels": {"io.vpatch.overlays": json.dumps(said), **labels}}}
-    put_image(registry, "sbom/foreign", "x", [tar(("a", b""))], settings=settings)
+    own = ("x/vllm-2.dist-info/vpatch-image.json", json.dumps(said).encode())
+    put_image(
+        registry, "sbom/foreign", "x", [tar(own, *((f"x/{path}", b"a") for path in said["files"]))], settings=settings
+    )
     return f"{registry}/sbom/foreign:x"
 
 
@@ -165,6 +168,42 @@ def test_a_missing_label_is_named(vpatch: Program, registry: str, label: str) ->
     name = labeled(registry, rest)
 
     assert vpatch("inspect", name, "--sbom").err == f"cannot read label: {name}: it has no {label}\n"
+
+
+OVERLAY = {"id": "a", "state": "applied", "because": "", "files": []}
+FILE = {"before": None, "after": [HASH]}
+
+
+@pytest.mark.parametrize("way", [(), ("--sbom",)])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"overlays": [OVERLAY] * 4_000}, "4,000 overlays, and may have 300"),
+        ({"files": {f"f{number}": FILE for number in range(4_000)}}, "4,000 files, and may have 300"),
+        ({"overlays": [{**OVERLAY, "files": ["a"] * 4_000}]}, "4,000 files of overlays, and may have 3,000"),
+        ({"more": "a" * (1 << 20)}, "no JSON"),
+    ],
+    ids=["overlays", "files", "edges", "bytes"],
+)
+def test_a_label_of_more_than_vpatch_writes(
+    vpatch: Program, registry: str, changes: dict[str, Any], says: str, way: tuple[str, ...]
+) -> None:
+    """The document of 40,000 overlays took minutes."""
+    ran = vpatch("inspect", "--quiet", labeled(registry, LABELS, **changes), *way)
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "cannot read provenance: " in ran.err
+    assert says in ran.err
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 400 + "1" + "}" * 400])
+def test_a_label_that_nests(vpatch: Program, registry: str, deep: str) -> None:
+    said = json.dumps({"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}})
+    label = {"io.vpatch.overlays": said.replace("{", f'{{"more": {deep}, ', 1)}
+    put_image(registry, "sbom/nested", "x", [tar(("a", b""))], settings={"config": {"Labels": {**LABELS, **label}}})
+    for way in ((), ("--sbom",), ("--json",)):
+        ran = vpatch("inspect", "--quiet", f"{registry}/sbom/nested:x", *way)
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
 
 
 def test_hostile_text_stays_text(vpatch: Program, registry: str) -> None:

@@ -23,7 +23,8 @@ SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
 
 _INFO = re.compile(r"(?P<root>.+)/vllm-[^/]+\.dist-info/RECORD")
 _SOURCE = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*|.*-packages/[^/]+\.pth|(.*/)?pyvenv\.cfg|etc/passwd")
-_OF_USER = re.compile(r"(.+/)?lib/python3\.\d+/site-packages/vllm/__init__\.py")
+_IMPORTABLE = re.compile(r".+-packages/vllm(/__init__)?\.py")
+_OF_USER = re.compile(r"(.+/)?\.local/lib/python3\.\d+/site-packages/vllm/__init__\.py")
 _COMPILED = re.compile(r".*/vllm/.*\.so")
 # The engine's own builder and BuildKit: only their history is trusted to describe all of a layer. Not of ADD, which
 # unpacks archives, whose links can lead anywhere.
@@ -76,7 +77,7 @@ class LayeredFiles(Files):
         return entry_in(self._above(path), path)
 
     def reach(self, path: str) -> None:
-        """Descend until it is known what is at `path`, where links lead that are on the way; if need be to the bottom."""
+        """Descend until it is known what is at `path`, through the links on the way; if need be to the bottom."""
 
         def link(at: str) -> str | None:
             here = self.entry(at) or self.locate(at)
@@ -259,7 +260,8 @@ def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
 def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
     """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed.
 
-    Except by PYTHONPATH, which comes first: what it names is looked for in all layers.
+    Lower layers are read for what decides between two, for what PYTHONPATH names, and for the home of a user who has
+    vLLM there.
     """
     while not _roots(layers):
         if not layers.descend():
@@ -268,10 +270,18 @@ def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
         layers.reach(f"{folder}/vllm/__init__.py")
     if not base.env.get("HOME") and layers.matching(_OF_USER.fullmatch):
         layers.reach("etc/passwd")
+    # A link, a `.pth` file or the settings of an environment may lie anywhere.
+    while len(_places(layers)) > 1 and layers.descend():
+        continue
     vllm = find_vllm(layers, base, python, layers.names)
     found = read_record(layers, vllm)
     layers.listed = frozenset(f"{vllm.root}/{row.path}" for row in (found.rows if found else ()))
     return vllm
+
+
+def _places(layers: LayeredFiles) -> set[str]:
+    modules = (path.removesuffix("/__init__.py") for path in layers.matching(_IMPORTABLE.fullmatch))
+    return {*_roots(layers), *(posixpath.dirname(path) for path in modules)}
 
 
 def _roots(layers: LayeredFiles) -> list[str]:
