@@ -22,7 +22,7 @@ from vpatch.core.catalogue import Selection, discover, has_mark, loadable
 from vpatch.core.engine import Engine, Read
 from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup, leftovers, record
 from vpatch.tree.apply import Writes
@@ -277,10 +277,11 @@ def verify(
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
+    remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
+    unknown = Problem("cannot verify", str(found.root), remedy, code=Code.UNKNOWN_OVERLAY)
     problems = [*seen.problems, *leftovers.problems(found)]
     problems += upgrade.problems if (upgrade := _upgrade(found, installed, chosen, seen.verdicts)) else []
-    remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
-    problems += [Problem("cannot verify", str(found.root), f"{name} is applied, and {remedy}") for name in asked]
+    problems += (replace(unknown, cause=f"{name} is applied, and {remedy}") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))

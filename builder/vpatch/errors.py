@@ -5,6 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The kinds of problems that code distinguishes, as `--json` names them. Texts are for people, and may change."""
+
+    OTHER = ""
+    DENIED = "permission-denied"  # by the system
+    NOT_APPLIED = "not-applied"
+    NOTHING_TO_VERIFY = "nothing-to-verify"
+    RECORD_UNTRUE = "record-untrue"
+    RECORD_UNLISTED = "record-unlisted"
+    FILE_MISSING = "file-missing"
+    NO_RECORD = "no-record"
+    STALE_BYTECODE = "stale-bytecode"
+    NO_PYTHON = "not-python"  # a module does not compile
+    UNKNOWN_MARK = "unknown-mark"
+    UNKNOWN_OVERLAY = "unknown-overlay"  # one is applied, and its package is not installed
+    PROVENANCE = "provenance-unreadable"
+    NOTHING_TO_BUILD = "nothing-to-build"
+    GPU_UNSERVED = "gpu-not-served"
+    CANNOT_KNOW = "cannot-know"
 
 
 @dataclass(frozen=True)
@@ -12,17 +34,24 @@ class Problem:
     """One failure that needs attention.
 
     `what` is the failure in a few lower-case words, `where` its file, folder or address, `cause` the reason, and
-    `scope` the qualified name inside the file, "" if none.
+    `scope` the qualified name inside the file, "" if none. Only `code` may decide what happens next.
     """
 
     what: str
     where: str
     cause: str
     scope: str = ""
+    code: Code = Code.OTHER
 
     def as_json(self) -> dict[str, str | None]:
         """Return the JSON object of the command line's contract."""
-        return {"what": self.what, "file": self.where, "scope": self.scope or None, "cause": self.cause}
+        return {
+            "code": self.code,
+            "what": self.what,
+            "file": self.where,
+            "scope": self.scope or None,
+            "cause": self.cause,
+        }
 
     def __str__(self) -> str:
         where = f"{self.where} ({self.scope})" if self.scope else self.where
@@ -80,6 +109,12 @@ def cause(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def failing(what: str, where: str, error: OSError, more: str = "") -> Problem:
+    """Return the problem that an error of the system is, with `more` after the cause."""
+    code = Code.DENIED if isinstance(error, PermissionError) else Code.OTHER
+    return Problem(what, where, cause(error) + more, code=code)
+
+
 @contextmanager
 def naming(what: str, where: str, more: str = "") -> Iterator[None]:
     """Turn an OSError into a failure that names the file, with `more` after the cause.
@@ -90,4 +125,4 @@ def naming(what: str, where: str, more: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Failure(Problem(what, where, cause(error) + more)) from error
+        raise Failure(failing(what, where, error, more)) from error

@@ -34,7 +34,7 @@ RUN = "run"  # its output is that of another command, so it has no --json: see t
 STATES = {str(state) for state in State}
 PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
 VERDICT = {"id": str, "state": STATES, "because": str, "parts": [PART]}
-PROBLEM = {"what": str, "file": str, "scope": (str, NoneType), "cause": str}
+PROBLEM = {"code": str, "what": str, "file": str, "scope": (str, NoneType), "cause": str}
 ENTRY = {"id": str, "summary": str, "opt_in": bool, "symptoms": [str], "upstream": [str], "origin": str}
 DETAIL = ENTRY | {
     "why": str,

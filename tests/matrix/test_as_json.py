@@ -55,7 +55,7 @@ def test_a_row() -> None:
     assert list(first["overlays"][0]) == ["id", "state", "because", "parts", "problems"]
     assert first["overlays"][0]["state"] == "drifted"
     assert first["overlays"][0]["problems"] == [
-        {"what": "drifted", "file": "vllm/a.py", "scope": "A.b", "cause": "not there"}
+        {"code": "", "what": "drifted", "file": "vllm/a.py", "scope": "A.b", "cause": "not there"}
     ]
     assert (last["origin"], last["overlays"]) == (None, [])
 

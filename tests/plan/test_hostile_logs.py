@@ -110,10 +110,24 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "start.log"
 
 
-@pytest.mark.parametrize("option", ["max_model_len", "gpu_memory_utilization", "model", "max_num_seqs"])
+OPTIONS = ("max_model_len", "model", "speculative_config")
+RARE = (
+    *("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "mamba_ssm_cache_dtype"),
+    *(
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "language_model_only",
+    ),
+    *("kv_cache_memory_bytes", "tiles", "longest", "speculative_tokens", "block_size", "model_tag", "quantization"),
+)
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, *map(deep, RARE)])
 def test_options_of_any_kind(vpatch: Program, log: Path, option: str) -> None:
     for value in VALUES:
-        log.write_text(re.sub(rf"'{option}': [^,}}]+|(?<={{)", lambda _, v=value: f"'{option}': {v}", LOG, count=2))
+        log.write_text(LOG.replace("': 0.9}", f"': 0.9, '{option}': {value}}}"))
         ran = vpatch("plan", "--log", log, "--model", "Qwen3.6-35B-A3B-NVFP4", "--gpu", "5090")
 
         assert ran.code in (0, 1, 2), ran.err

@@ -95,7 +95,7 @@ def test_a_prompt_of_a_hybrid_model_goes_on(release: str, drafts: int) -> None:
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_plan_asks_for_as_much(drafts: int) -> None:
     model = hybrid(draft_layers=1)
-    said = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
+    said: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
 
     def found(vllm: str, batch: int, **more: Any) -> tuple[bool, str]:
         asked = deployment(vllm, max_num_batched_tokens=batch, speculative_tokens=drafts, **{**said, **more})

@@ -8,16 +8,15 @@ from typing import Any
 
 from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
-from vpatch.errors import Failure, shell
+from vpatch.errors import Code, Failure, shell
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError, NotHereError
-from vpatch.image.order import IDLE, Built, Order
+from vpatch.image.order import Built, Order
 from vpatch.image.patch import Provenance
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing
 
 _FEW = 2  # names that a sentence lists; more of them have stood above it
-_LACKS = "lacks "  # begins the problem that an architecture is not served
 _ALGORITHM = "sha256:"
 _DIGITS = 12  # of a digest, as docker shows them
 
@@ -188,22 +187,20 @@ def _refusal(order: Order, built: Built) -> str:
     misfits = [name for name, state in states.items() if state in MISFITS]
     named = order.selection.named
     idle = [name for name, state in states.items() if state is State.NOT_APPLICABLE and name in named]
-    lacks = [problem.what for problem in built.problems if problem.what.startswith(_LACKS)]
-    unserved = [what.removeprefix(_LACKS) for what in dict.fromkeys(lacks)]
     clauses = [
         do_not_fit(misfits, vllm) if misfits else "",
         f"{listed(idle)} {is_are(len(idle))} not applicable to {vllm}" if idle else "",
-        f"{short(built.base.ref)} does not serve {listed(unserved)}" if unserved else "",
+        f"{short(built.base.ref)} does not serve {listed(built.unserved)}" if built.unserved else "",
     ]
     return "; ".join(filter(None, clauses)) or _idle(built)
 
 
 def _rest(order: Order, built: Built, *, registry: bool) -> str:
     """Return how to build after all: with the overlays that fit, or on another base."""
-    if any(problem.what.startswith(_LACKS) for problem in built.problems):
+    if built.unserved:
         wish = f"`architectures` of {order.path}" if order.path else "--require-arch"
         return f" Choose another base, or leave out {wish}."
-    if any(problem.what == IDLE for problem in built.problems) and not registry:
+    if any(problem.code is Code.NOTHING_TO_BUILD for problem in built.problems) and not registry:
         return f" To give the base that name: {shell('docker', 'tag', built.base.ref, order.tags[0])}."
     if not built.fitting:
         return ""

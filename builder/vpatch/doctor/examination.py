@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vpatch.doctor import caches, edits, gpu, identity, overlays, permissions, plugins, processes, startup
 from vpatch.doctor.findings import Finding, Section, unreadable
 from vpatch.doctor.subject import Subject
-from vpatch.errors import Failure, Problem, cause
+from vpatch.errors import Failure, failing
 
 
 def sections(subject: Subject) -> list[Section]:
@@ -34,4 +34,4 @@ def _complete(part: Iterator[Finding]) -> Iterator[Finding]:
     except Failure as failure:
         yield from map(unreadable, failure.problems)
     except OSError as error:
-        yield unreadable(Problem("cannot read", str(error.filename), cause(error)))
+        yield unreadable(failing("cannot read", str(error.filename), error))

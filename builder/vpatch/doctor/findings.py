@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vpatch.errors import Problem
+from vpatch.errors import Code, Problem
 
 
 class Level(StrEnum):
@@ -49,7 +49,7 @@ class Finding:
 
 def unreadable(problem: Problem) -> Finding:
     """Report that something could not be examined."""
-    denied = "permission denied" in problem.cause
+    denied = problem.code is Code.DENIED
     do = "run `vpatch doctor` as a user who may read it" if denied else "reinstall vLLM"
     return Finding("unreadable", Level.PROBLEM, f"{problem.what}: {problem.cause}", (problem.where,), do)
 

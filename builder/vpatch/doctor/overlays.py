@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.doctor.findings import Finding, Level, unreadable
 from vpatch.doctor.subject import Subject
-from vpatch.errors import Problem, shell
+from vpatch.errors import Code, Problem, shell
 
 _UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
 # What the states say already.
-_SAID = ("not applied", "nothing to verify")
+_SAID = (Code.NOT_APPLIED, Code.NOTHING_TO_VERIFY)
 _NAMES = {
-    **dict.fromkeys(("RECORD is not true", "not in RECORD", "missing file", "no RECORD"), "record"),
-    "stale bytecode": "bytecode",
-    "does not compile": "syntax",
-    **dict.fromkeys(("unknown mark", "cannot verify"), "mark"),
-    "cannot read provenance": "provenance",
+    **dict.fromkeys((Code.RECORD_UNTRUE, Code.RECORD_UNLISTED, Code.FILE_MISSING, Code.NO_RECORD), "record"),
+    Code.STALE_BYTECODE: "bytecode",
+    Code.NO_PYTHON: "syntax",
+    **dict.fromkeys((Code.UNKNOWN_MARK, Code.UNKNOWN_OVERLAY), "mark"),
+    Code.PROVENANCE: "provenance",
 }
 _WORDS = {
-    "RECORD is not true": "the file differs from its row in RECORD",
-    "not in RECORD": "RECORD does not list the file: uninstalling vLLM would leave it behind",
-    "missing file": "a file that RECORD lists is missing",
-    "no RECORD": "there is no RECORD, which lists vLLM's files",
-    "stale bytecode": "stale bytecode: Python would run it instead of the source beside it",
+    Code.RECORD_UNTRUE: "the file differs from its row in RECORD",
+    Code.RECORD_UNLISTED: "RECORD does not list the file: uninstalling vLLM would leave it behind",
+    Code.FILE_MISSING: "a file that RECORD lists is missing",
+    Code.NO_RECORD: "there is no RECORD, which lists vLLM's files",
+    Code.STALE_BYTECODE: "stale bytecode: Python would run it instead of the source beside it",
 }
 
 
@@ -45,10 +45,10 @@ def states(subject: Subject) -> Iterator[Finding]:
 def faults(subject: Subject) -> Iterator[Finding]:
     """Yield what is wrong with changed files, and a run of vpatch that did not end."""
     said = {problem for verdict in subject.verified.overlays for problem in verdict.problems}
-    found = [one for one in subject.verified.problems if one not in said and one.what not in _SAID]
+    found = [one for one in subject.verified.problems if one not in said and one.code not in _SAID]
     for problem in found:
-        if name := _NAMES.get(problem.what):
-            what = _WORDS.get(problem.what, f"{problem.what}: {problem.cause}")
+        if name := _NAMES.get(problem.code):
+            what = _WORDS.get(problem.code, f"{problem.what}: {problem.cause}")
             yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
         else:
             yield unreadable(problem)
@@ -87,14 +87,14 @@ def _cure(subject: Subject, problem: Problem) -> str:
     fits = all(verdict.state not in MISFITS for verdict in subject.verified.overlays)
     kept, where = subject.kept, problem.where
     edited = where in kept.paths and kept.is_edited(where, subject.tree.read(where))
-    match problem.what:
-        case "RECORD is not true" if fits and edited:
+    match problem.code:
+        case Code.RECORD_UNTRUE if fits and edited:
             return f"it was edited after vpatch: undo the edit, or keep it by {again}"
-        case "RECORD is not true" | "not in RECORD" | "missing file" | "stale bytecode" if fits:
+        case Code.RECORD_UNTRUE | Code.RECORD_UNLISTED | Code.FILE_MISSING | Code.STALE_BYTECODE if fits:
             return f"remove it: {shell('rm', subject.tree.root / where)}" if subject.is_checkout else again
-        case "unknown mark":
+        case Code.UNKNOWN_MARK:
             return "install the package of that overlay, or reinstall vLLM"
-        case "cannot verify":
+        case Code.UNKNOWN_OVERLAY:
             return f"install the package of that overlay, or remove all: {subject.commands.command('revert')}"
         case _:
             return f"reinstall vLLM, then {again}"

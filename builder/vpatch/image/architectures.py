@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.image import fatbin
 from vpatch.image.config import Base, extra_required
 from vpatch.image.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
@@ -138,6 +138,7 @@ class Support:
     """Whether an image's extensions serve the wanted architectures."""
 
     problems: tuple[Problem, ...] = ()
+    unserved: tuple[str, ...] = ()  # the architectures that the problems are about
     notes: tuple[str, ...] = ()  # what they need
     details: tuple[str, ...] = ()  # how well each file serves each of them; what is a problem is not repeated
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
@@ -156,8 +157,12 @@ def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[
     }
     served = (f"{name}: {v}" for name, of_all in by_name.items() for v in of_all if v.level is not Level.LACKS)
     *carried, needs = found.lines()
-    problems = tuple(problem for name in architectures for problem in lacking(found, name))
-    return Support(problems, (needs,), (*carried, *served), {"cuda": {**found.as_json(), "required": required}})
+    lacks = {f"sm_{parse_gpu(name)}": lacking(found, name) for name in architectures}
+    unserved = tuple(name for name, why in lacks.items() if why)
+    problems = tuple(problem for why in lacks.values() for problem in why)
+    return Support(
+        problems, unserved, (needs,), (*carried, *served), {"cuda": {**found.as_json(), "required": required}}
+    )
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
@@ -175,7 +180,8 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
     """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
     lacks = [one for one in verdicts(found, arch) if one.level is Level.LACKS]
-    return tuple(Problem(f"lacks sm_{parse_gpu(arch)}", one.name, one.because) for one in lacks)
+    what = f"lacks sm_{parse_gpu(arch)}"
+    return tuple(Problem(what, one.name, one.because, code=Code.GPU_UNSERVED) for one in lacks)
 
 
 def verdicts(found: Survey, arch: str) -> tuple[Verdict, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Failure, Problem, UnknownName, closest, naming
+from vpatch.errors import Code, Failure, Problem, UnknownName, closest, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
@@ -21,9 +21,6 @@ from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Vllm, read_from
 from vpatch.image.patch import Layer, patch
 from vpatch.image.watch import Watch
-
-IDLE = "nothing to build"
-"""The problem that a tag cannot be set, because no overlay changes the base."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class Built:
     vllm: str | None = None
     tests: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
+    unserved: tuple[str, ...] = ()  # GPU architectures that the base does not serve
     applied: tuple[str, ...] = ()  # ids of the overlays that the layer applies
     fitting: tuple[str, ...] = ()  # ids of those that could be built without the ones that do not fit
     pushed: str = ""  # `repository@digest` of what is in a registry although the build failed
@@ -81,7 +79,12 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
     support = check_support(files, vllm, base, order.architectures)
     watch.phase("applying overlays")
     changeset, layer = patch(files, vllm, base, engine, order.python)
-    known: dict[str, Any] = {"notes": support.notes, "details": support.details, "extra": support.extra}
+    known: dict[str, Any] = {
+        "unserved": support.unserved,
+        "notes": support.notes,
+        "details": support.details,
+        "extra": support.extra,
+    }
     built = Built(base, "", changeset.after, layer, f"/{vllm.root}", vllm.version, **known)
     named = order.selection.named
     idle = [v for v in changeset.before if v.id in named and v.state is State.NOT_APPLICABLE]
@@ -95,7 +98,7 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
     if layer is None:
         if order.tags and order.set_tags:
             why = f"{', '.join(order.tags)} is not set: every overlay is applied, merged or not applicable already"
-            return replace(built, problems=(Problem(IDLE, base.ref, why),))
+            return replace(built, problems=(Problem("nothing to build", base.ref, why, code=Code.NOTHING_TO_BUILD),))
         return replace(built, image=same)
     states = zip(changeset.before, changeset.after, strict=True)
     return replace(built, applied=tuple(new.id for old, new in states if old.state is not new.state))

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS, PartVerdict, State, Verdict
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import parse_json, read_regular
 
 
@@ -196,4 +196,9 @@ def _cell(cell: Any, where: str) -> Cell:
 
 
 def _problems(body: Any) -> tuple[Problem, ...]:
-    return tuple(Problem(one["what"], one["file"], one["cause"], one["scope"] or "") for one in body["problems"])
+    codes = {code.value: code for code in Code}
+    return tuple(
+        # An older vpatch wrote no codes, and a newer one may have others.
+        Problem(one["what"], one["file"], one["cause"], one["scope"] or "", codes.get(one.get("code"), Code.OTHER))
+        for one in body["problems"]
+    )

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.plan import Model, Weights
 from vpatch.plan.cautions import Caution, cautions
 from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Advice, Fit, advise, fit
 from vpatch.plan.kv_types import types_of, unserved
 from vpatch.plan.needs import Needed, needs
-from vpatch.plan.refusals import UNKNOWN, refusals
+from vpatch.plan.refusals import refusals, unknown
 
 
 class Verdict(Enum):
@@ -69,7 +69,7 @@ class Plan:
     @property
     def verdict(self) -> Verdict:
         """Whether the deployment does what was asked. What vLLM refuses for any reason, does not fit."""
-        if any(problem.what == UNKNOWN for problem in self.problems):
+        if any(problem.code is Code.CANNOT_KNOW for problem in self.problems):
             return Verdict.CANNOT_KNOW
         if self.problems:
             return Verdict.DOES_NOT_FIT
@@ -81,8 +81,8 @@ class CannotKnow(Failure):
 
     def __init__(self, model: Model, deployment: Deployment) -> None:
         self.model, self.deployment = model, deployment
-        unknown = (Problem(UNKNOWN, model.name, what) for what in model.unknown)
-        super().__init__(*unknown, *(() if model.weights and not model.weights.guessed else (_unweighed(model),)))
+        lacking = (unknown(model, what) for what in model.unknown)
+        super().__init__(*lacking, *(() if model.weights and not model.weights.guessed else (_unweighed(model),)))
 
 
 def _unweighed(model: Model) -> Problem:

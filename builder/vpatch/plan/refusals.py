@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.errors import Problem
+from vpatch.errors import Code, Problem
 from vpatch.plan import ATTENTIVE, GIB, Model, Weights
 from vpatch.plan.deployment import Deployment, arithmetic_of, lengths
 from vpatch.plan.division import stages_of
@@ -13,9 +13,6 @@ from vpatch.plan.kv_cache import keeps_every_state
 from vpatch.plan.kv_types import unserved
 from vpatch.plan.memory import CONTEXT
 
-UNKNOWN = "cannot know"
-"""What a problem is called if plan lacks a fact, not memory."""
-
 _REFUSES = "vLLM refuses to start"
 
 
@@ -23,7 +20,7 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
     """Yield the problems that keep a deployment from starting, or from serving so many full-length requests at once."""
     deployment = fit.deployment
     for what in model.unknown:
-        yield Problem(UNKNOWN, model.name, what)
+        yield unknown(model, what)
     _, longest = lengths(model, deployment.vllm)
     if deployment.max_model_len > longest:
         cause = f"{deployment.max_model_len:,} tokens, of {longest:,} that the model was made for"
@@ -46,6 +43,11 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
     elif fit.likely.concurrency < requests:
         cause = f"{fit.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
         yield Problem("does not serve as many", f"--requests {requests}", cause)
+
+
+def unknown(model: Model, what: str) -> Problem:
+    """Return the problem that plan lacks a fact, not memory."""
+    return Problem("cannot know", model.name, what, code=Code.CANNOT_KNOW)
 
 
 def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:

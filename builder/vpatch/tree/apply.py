@@ -21,7 +21,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.tree.upgrade import marks, pristine, upgrade_of
 
 _NOTHING = Changeset((), (), {}, ())
@@ -236,7 +236,8 @@ def unknown_marks(
             for name in dict.fromkeys(marks_in(line)):
                 if name not in known:
                     cause = "no overlay of this name is installed: install its package, or reword a mere comment"
-                    found.append(Problem("unknown mark", file, f"line {number} has `# vpatch: {name}`, and {cause}"))
+                    why = f"line {number} has `# vpatch: {name}`, and {cause}"
+                    found.append(Problem("unknown mark", file, why, code=Code.UNKNOWN_MARK))
     return found
 
 

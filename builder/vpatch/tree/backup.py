@@ -23,7 +23,7 @@ from typing import Any
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.epoch import rfc3339, source_date_epoch
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import parse_json, read_opened
 from vpatch.tree.locate import Tree
 
@@ -89,7 +89,7 @@ def lacking(tree: Tree) -> Problem:
     if tree.dist_info is None:
         cause = "originals and provenance are kept in it, so nothing can be written without it; reinstall vLLM"
         return Problem("no dist-info", str(tree.root), cause)
-    return Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM")
+    return Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM", code=Code.NO_RECORD)
 
 
 def own_files(
@@ -106,7 +106,7 @@ def originals(tree: Tree, kept: Kept | None = None) -> Mapping[str, bytes | None
     """Return the bytes, from before vpatch, of every file that vpatch changed; None for a file that it added."""
     kept = kept or read(tree)
     if kept.broken:
-        raise Failure(Problem("cannot read provenance", folder(tree), kept.broken))
+        raise Failure(Problem("cannot read provenance", folder(tree), kept.broken, code=Code.PROVENANCE))
     return {**kept.originals, **dict.fromkeys(filter(is_companion, {**kept.before, **kept.under_way}))}
 
 

@@ -15,7 +15,7 @@ from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 
 from vpatch.core import nesting
-from vpatch.errors import Failure, Problem, cause, naming
+from vpatch.errors import Code, Failure, Problem, failing, naming
 from vpatch.foreign import opened_regular, read_regular
 from vpatch.tree.locate import Tree
 from vpatch.tree.marshalled import HEADER, is_compiled_from, is_of_this_interpreter
@@ -47,14 +47,14 @@ def stale(source: Path) -> tuple[Path, ...]:
             return tuple(path for path in found if path.parent == source.parent)
         return tuple(path for path in found if path.parent != source.parent and _is_stale(path, source))
     except OSError as error:
-        raise Failure(Problem("cannot read", str(error.filename), cause(error))) from error
+        raise Failure(failing("cannot read", str(error.filename), error)) from error
 
 
 def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
     """List the bytecode that Python would run instead of `paths`."""
     found = (twin.relative_to(tree.root).as_posix() for path in sorted(set(paths)) for twin in stale(tree.root / path))
     why = "python would run it, and it was not compiled from the source beside it"
-    return tuple(Problem("stale bytecode", twin, why) for twin in found)
+    return tuple(Problem("stale bytecode", twin, why, code=Code.STALE_BYTECODE) for twin in found)
 
 
 def _is_stale(path: Path, source: Path) -> bool:

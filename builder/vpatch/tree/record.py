@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import backup
 from vpatch.tree.locate import Tree
 
@@ -186,18 +186,21 @@ def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
     """List where RECORD is not true of `paths`, and of what vpatch keeps."""
     text = None if tree.dist_info is None else tree.read(tree.record)
     if text is None:
-        return (Problem("no RECORD", str(tree.root), "nothing says which files belong to vLLM"),)
+        return (Problem("no RECORD", str(tree.root), "nothing says which files belong to vLLM", code=Code.NO_RECORD),)
     rows, kept = parsed(text, tree.record), backup.read(tree)
     own = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
     found = []
     for path in sorted({*paths, *own, *_ours(tree, rows)}):
         row, content = rows.row(path), tree.read(path)
         if row is None:
-            found.append(Problem("not in RECORD", path, "uninstalling would leave it behind"))
+            found.append(
+                Problem("not in RECORD", path, "uninstalling would leave it behind", code=Code.RECORD_UNLISTED)
+            )
         elif content is None:
-            found.append(Problem("missing file", path, "RECORD has it"))
+            found.append(Problem("missing file", path, "RECORD has it", code=Code.FILE_MISSING))
         elif not row.is_true_of(content):
-            found.append(Problem("RECORD is not true", path, "its hash or size is not that of the file"))
+            cause = "its hash or size is not that of the file"
+            found.append(Problem("RECORD is not true", path, cause, code=Code.RECORD_UNTRUE))
     return tuple(found)
 
 

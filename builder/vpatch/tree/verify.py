@@ -21,7 +21,7 @@ from vpatch.core.listing import is_folder
 from vpatch.core.marks import marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.loaded import Changed
 from vpatch.tree.locate import Reads, Tree, ask, is_checkout
@@ -98,7 +98,9 @@ def verify(
     ]
     changed = sorted(set(others).union(*touched))
     if not changed and not problems and overlays and not named:
-        problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
+        problems.append(
+            Problem("nothing to verify", str(tree.root), "no overlay is applied", code=Code.NOTHING_TO_VERIFY)
+        )
     problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
     problems += _recorded(seen) if changed and not is_checkout(tree) else ()
     problems += bytecode.problems(tree, changed)
@@ -115,7 +117,7 @@ def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: boo
     if verdict.state is State.APPLIED or (verdict.state is State.MERGED and not files):
         return ()
     half = f"half applied ({', '.join(files)})" if files else verdict.state
-    return [Problem("not applied", str(tree.root), f"{verdict.id} is {half}: {verdict.because}")]
+    return [Problem("not applied", str(tree.root), f"{verdict.id} is {half}: {verdict.because}", code=Code.NOT_APPLIED)]
 
 
 def _recorded(seen: Reads) -> Sequence[Problem]:
@@ -136,9 +138,9 @@ def compiles(file: str, data: bytes) -> list[Problem]:
             warnings.simplefilter("ignore")
             compile(data, file, "exec", dont_inherit=True)
     except (nesting.Refused, SyntaxError, ValueError) as error:
-        return [Problem("does not compile", file, str(error))]
+        return [Problem("does not compile", file, str(error), code=Code.NO_PYTHON)]
     except (RecursionError, MemoryError):
-        return [Problem("does not compile", file, "nested too deeply")]
+        return [Problem("does not compile", file, "nested too deeply", code=Code.NO_PYTHON)]
     return []
 
 
@@ -155,7 +157,7 @@ def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Proble
             cause = f"{python} would import {origin or 'no such module'}"
             problems.append(Problem("not what is imported", file, cause))
         elif bad:
-            problems.append(Problem("does not compile", file, f"{python}: {bad}"))
+            problems.append(Problem("does not compile", file, f"{python}: {bad}", code=Code.NO_PYTHON))
     return problems
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from vpatch.core.marks import marks_in
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
@@ -77,7 +77,7 @@ class SitePackages:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
         tree, kept = self.tree, self.kept
         if kept.broken and (not on_edits or kept.paths - set(desired)):
-            raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
+            raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken, code=Code.PROVENANCE))
         rows = record.present(tree, self.read)
         decision = _Decision(tree, kept, rows, desired, on_edits, made)
         files = decision.files(self.read)

@@ -10,7 +10,7 @@ from vpatch.foreign import parse_json
 from vpatch.image.registry.image import (
     LARGEST,
     NO_IMAGE,
-    MissingError,
+    NoImageError,
     RemoteImage,
     Repository,
     open_image,
@@ -23,12 +23,10 @@ def find_image(ref: Reference, platform: str | None = None) -> RemoteImage:
     """Find an image in its registry, as `open_image` does; the failure of a missing tag names the closest ones."""
     try:
         return open_image(ref, platform)
-    except MissingError as error:
+    except NoImageError as error:
         (problem,) = error.problems
-        if problem.cause != NO_IMAGE:
-            raise
         known = "" if ref.digest else similar_tags(ref)
-        raise MissingError(replace(problem, cause=f"{NO_IMAGE}{known or ': check its name and its tag'}")) from error
+        raise NoImageError(replace(problem, cause=f"{NO_IMAGE}{known or ': check its name and its tag'}")) from error
 
 
 def similar_tags(ref: Reference) -> str:

@@ -50,6 +50,10 @@ class MissingError(Failure):
     """The registry answers 404."""
 
 
+class NoImageError(MissingError):
+    """It has no such image."""
+
+
 @dataclass(frozen=True)
 class Descriptor:
     """A reference to a blob."""
@@ -82,12 +86,13 @@ class Repository:
         self._session = sessions.Session(ref.host)
 
     def ask(
-        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = NO_IMAGE, **body: Any
+        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = "", **body: Any
     ) -> requests.Response:
         """Send a request and return the answer, one of `expect`, for the caller to close.
 
-        `path` is relative to the repository, or an address that the registry gave; `missing` explains a 404; `body` is
-        `data` and `headers`. POST and PUT are not repeated: if the server is busy or gone, they raise `TransientError`.
+        `path` is relative to the repository, or an address that the registry gave; `missing` explains a 404, without it
+        there is no such image; `body` is `data` and `headers`. POST and PUT are not repeated: if the server is busy or
+        gone, they raise `TransientError`.
         """
         again, stream = method in {"POST", "PUT"}, method == "GET"
         try:
@@ -108,6 +113,8 @@ class Repository:
         answer.close()
         status = answer.status_code
         if status == requests.codes.not_found:
+            if not missing:
+                raise NoImageError(*self.failure(NO_IMAGE).problems)
             raise MissingError(*self.failure(missing).problems)
         busy = status in http.BUSY and status != requests.codes.too_many_requests
         raise self._denied(status, answers(answer) + _error_code(answer, stream=stream), again=again and busy)
