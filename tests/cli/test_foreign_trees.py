@@ -28,7 +28,7 @@ PLACES = (
     *(f"{KEPT}/{name}" for name in (f"originals/{UPSTREAMS[0]}", "originals")),
 )
 COMMANDS = ("status", "diff", "verify", "doctor", "apply", "revert")
-MEMORY, PATIENCE = 1 << 30, 20
+MEMORY, SECONDS, PATIENCE = 1 << 30, 20, 120  # of the processor, and on the clock
 
 
 def sparse(path: Path) -> None:
@@ -83,6 +83,7 @@ def bounded() -> None:
     """End this process if it takes too long, and refuse it much more memory than it has."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(PATIENCE)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
 

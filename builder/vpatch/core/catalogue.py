@@ -14,11 +14,14 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, distributions, entry_points
 from traceback import walk_tb
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from vpatch import trial
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.errors import Failure, Problem, UnknownName, closest
+
+if TYPE_CHECKING:
+    from vpatch.trial import Note
 
 GROUP = "vpatch.overlays"
 _OWN = "vpatch_overlays"  # to ask for the distribution's name takes 10 ms
@@ -73,6 +76,8 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
         return []
     if point.value == _OWN:
         return _imported(point, problems)
+    from vpatch import trial
+
     if died := trial.death(module, lambda note: _imported(point, [], note)):
         problems.append(Problem("cannot load overlays", died.during or point.value, f"importing it {died.how}"))
         return []
@@ -80,7 +85,7 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
         return _imported(point, problems)
 
 
-def _imported(point: EntryPoint, problems: list[Problem], note: trial.Note = lambda _: None) -> list[Catalogued]:
+def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _: None) -> list[Catalogued]:
     found = []
     for name in _modules(point, problems):
         note(name)
