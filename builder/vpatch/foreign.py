@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import stat
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -96,6 +95,8 @@ def parse_toml(document: bytes, most: int = TOML_BYTES) -> dict[str, Any]:
     Raises:
         ValueError: it is something else.
     """
+    import tomllib  # rarely needed, and slow to import
+
     _refuse_long(document, most)
     try:
         found = tomllib.loads(document.decode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,9 @@ from vpatch.foreign import TOML_BYTES, parse_json, parse_toml, read_regular
 
 # Their commands make the environment anew: with one extra, they would remove the others.
 _MADE_ANEW = frozenset({"uv tool", "pipx"})
+
+
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError)  # what a document of another shape raises
 
 
 def how_to_add(extra: str) -> str:
@@ -88,11 +92,16 @@ def _tool() -> str:
 
 def _beside(but: Path | None = None) -> list[str]:
     """Return the options of `uv tool install` for what it has installed beside vpatch, except the project `but`."""
-    receipt = Path(sys.prefix, "uv-receipt.toml")
-    if not receipt.is_file():
+    try:
+        receipt = parse_toml(read_regular(Path(sys.prefix, "uv-receipt.toml"), TOML_BYTES))
+        return _required(receipt.get("tool", {}).get("requirements", ()), but)
+    except (OSError, *_DAMAGED):  # most often: it is no tool of uv
         return []
+
+
+def _required(requirements: Iterable[dict[str, Any]], but: Path | None) -> list[str]:
     words: list[str] = []
-    for one in parse_toml(read_regular(receipt, TOML_BYTES)).get("tool", {}).get("requirements", ()):
+    for one in requirements:
         extras = f"[{','.join(one['extras'])}]" if "extras" in one else ""
         if one["name"] == "vpatch" or one.get("editable") == str(but):
             continue
@@ -112,10 +121,14 @@ def _source(name: str) -> list[str]:
 
     The last one is the requirement; `--editable` stands before it if vpatch is installed for editing.
     """
-    text = distribution("vpatch").read_text("direct_url.json")
-    if text is None:
+    try:
+        text = distribution("vpatch").read_text("direct_url.json")
+        return [name] if text is None else _recorded(parse_json(text), name)
+    except _DAMAGED:
         return [name]
-    found: dict[str, Any] = parse_json(text)
+
+
+def _recorded(found: dict[str, Any], name: str) -> list[str]:
     url = found["url"]
     if "dir_info" in found:
         editable = ["--editable"] if found["dir_info"].get("editable") else []

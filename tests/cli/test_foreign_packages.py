@@ -82,11 +82,11 @@ def test_standard_output_is_vpatchs(install: Install, source: str) -> None:
 
 
 RAISES = {
-    "raise GeneratorExit": "GeneratorExit: (line 1)",
+    "raise GeneratorExit": "GeneratorExit (line 1)",
     "class Odd(BaseException): pass\nraise Odd('why')": "Odd: why (line 2)",
     "class Odd(KeyboardInterrupt): pass\nraise Odd('why')": "Odd: why (line 2)",
     "class Odd(Exception):\n  def __str__(self): 1 / 0\nraise Odd": "Odd (line 3)",
-    "raise SystemExit": "SystemExit: (line 1)",
+    "raise SystemExit": "SystemExit (line 1)",
     "raise ValueError('x' * 5_000)": f"ValueError: {'x' * 988} (line 1)",
 }
 DIES = {
@@ -103,7 +103,7 @@ DIES = {
 def test_what_it_raises_is_its_problem(install: Install, source: str, cause: str) -> None:
     folder = install(source)
 
-    assert run(folder, "list") == Ran(1, "", f"cannot load overlays: foreign: {cause.replace(': (', ':  (')}\n")
+    assert run(folder, "list") == Ran(1, "", f"cannot load overlays: foreign: {cause}\n")
     (problem,) = run(folder, "status", "/nowhere", "--overlay", "foreign", "--json").json["problems"]
     assert (problem["what"], problem["file"]) == ("cannot load overlays", "foreign")
 
@@ -279,3 +279,29 @@ def test_drawn_entry_points(tmp_path: Path, install: Install) -> None:
 @pytest.mark.deep
 def test_many_drawn_entry_points(tmp_path: Path, install: Install) -> None:
     assert bad_points(tmp_path, install, range(12, 800)) == []
+
+
+ODD = {
+    "overlay = Overlay(summary=1, parts=overlay.parts)": "its `summary` is not",
+    "overlay = Overlay(summary='x', parts=overlay.parts, symptoms=5)": "its `symptoms` is not",
+    "overlay = Overlay(summary='x', parts=overlay.parts, upstream=[5])": "its `upstream` is not",
+    "overlay = Overlay(summary='x', parts=overlay.parts, releases=None)": "its `releases` is not",
+    "overlay = Overlay(summary='x', parts=5)": "object is not iterable",
+    "overlay = Overlay(summary='x', parts=(5,))": "has no attribute 'shapes'",
+    "overlay = Overlay(summary='x', parts=(Part('part', (Shape('shape', (5,)),)),))": "has no attribute 'file'",
+    "overlay = type('O', (), {'__class__': property(lambda _: 1 / 0)})()": "ZeroDivisionError",
+    "def __getattr__(name): raise GeneratorExit\ndel overlay": "GeneratorExit",
+}
+
+
+@pytest.mark.parametrize(("source", "cause"), ODD.items())
+def test_an_overlay_of_other_types(install: Install, source: str, cause: str) -> None:
+    folder = install("")
+    (folder / "foreign.py").write_text(f"{FINE}{source}\n")
+
+    ran = run(folder, "list")
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert ran.err.startswith("cannot load overlay")
+    assert ": foreign: " in ran.err
+    assert cause in ran.err

@@ -8,20 +8,24 @@ the module's name with hyphens, and its docstring is the explanation.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions, entry_points
 from traceback import walk_tb
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from vpatch import trial
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.errors import Failure, Problem, UnknownName, closest
 
+if TYPE_CHECKING:
+    from vpatch.trial import Note
+
 GROUP = "vpatch.overlays"
 _OWN = "vpatch_overlays"  # to ask for the distribution's name takes 10 ms
+_FIELDS = {"summary": str, "upstream": tuple | list, "symptoms": tuple | list, "releases": Mapping}  # of texts
 _LONGEST = 1000  # characters of an error
 
 
@@ -73,6 +77,8 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
         return []
     if point.value == _OWN:
         return _imported(point, problems)
+    from vpatch import trial
+
     if died := trial.death(module, lambda note: _imported(point, [], note)):
         problems.append(Problem("cannot load overlays", died.during or point.value, f"importing it {died.how}"))
         return []
@@ -80,7 +86,7 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
         return _imported(point, problems)
 
 
-def _imported(point: EntryPoint, problems: list[Problem], note: trial.Note = lambda _: None) -> list[Catalogued]:
+def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _: None) -> list[Catalogued]:
     found = []
     for name in _modules(point, problems):
         note(name)
@@ -100,7 +106,7 @@ def _raised(error: BaseException, module: str) -> str:
     if type(error) is KeyboardInterrupt:
         raise error
     try:
-        told = f"{type(error).__name__}: {error}"
+        told = f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # of its `__str__`
         told = type(error).__name__
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
@@ -119,16 +125,27 @@ def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
         return []
 
 
+def _check_types(overlay: Overlay) -> None:
+    """Refuse fields of other types, on which commands would fail: a dataclass takes anything."""
+    for field, kind in _FIELDS.items():
+        value: Any = getattr(overlay, field)
+        if not isinstance(value, kind) or not all(isinstance(text, str) for text in value):
+            raise TypeError(f"its `{field}` is not what `help(vpatch.Overlay)` says")
+    if not all(isinstance(file, str) for file in overlay.files):
+        raise TypeError("an edit names no file")
+
+
 def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
     overlay = module.overlay
     if not isinstance(overlay, Overlay):
         raise TypeError(f"`overlay` is {type(overlay).__name__}, not vpatch.Overlay")
     if not overlay.parts or not all(part.shapes and all(s.edits for s in part.shapes) for part in overlay.parts):
         raise ValueError("it needs a part, each part a shape, and each shape an edit")
+    _check_types(overlay)
     name = module.__name__.rpartition(".")[2].replace("_", "-")
     if marked_by(mark(name)) != [name]:
         raise ValueError(f"its id would be {name!r}: name the module in lower case, with single underscores")
-    return Catalogued(name, overlay, (module.__doc__ or "").strip(), point)
+    return Catalogued(name, overlay, str(module.__doc__ or "").strip(), point)
 
 
 def select(installed: tuple[Catalogued, ...], ids: Iterable[str] | None = None) -> tuple[Catalogued, ...]:

@@ -117,6 +117,8 @@ def _uv_indexes() -> tuple[list[str], list[str]]:
                 defaults += [options["index-url"]] if "index-url" in options else []
                 extra += [entry["url"] for entry in entries if not entry.get("default")]
                 extra += options.get("extra-index-url", [])
+                if not all(isinstance(url, str) for url in (*defaults, *extra)):
+                    raise TypeError
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise Failure(Problem("cannot understand", str(file), "not a settings file of uv")) from error
     return defaults, extra
