@@ -108,6 +108,18 @@ def test_what_is_applied_besides_stays(store: SitePackages, public: Path, old: s
     assert contents_of(store.tree.root) == fresh(public, NEW, OTHER)
 
 
+@VERSIONS
+def test_what_is_not_asked_for_is_not_upgraded(store: SitePackages, old: str) -> None:
+    apply(store, [OLD[old]])
+    before = contents_of(store.tree.root)
+
+    _, writes = apply(store, [OTHER], installed=[NEW, OTHER])
+
+    changed = {file for file, content in contents_of(store.tree.root).items() if content != before.get(file)}
+    assert {file for file in changed if file.startswith("vllm/")} == {ONE}
+    assert writes.upgraded == ()
+
+
 @pytest.mark.parametrize("file", [ONE, THREE, COMPANION])
 @pytest.mark.parametrize("old", [name for name in OLD if name != "everything"])
 def test_an_edit_of_somebody_else_stays(store: SitePackages, old: str, file: str) -> None:

@@ -86,10 +86,15 @@ def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], befor
 def _of_another_version(
     here: Mapping[str, Collection[str]], known: Mapping[str, Catalogued], before: Sequence[Verdict]
 ) -> tuple[str, ...]:
-    """Return the overlays that do not fit although they are there, or are in other files than this version changes."""
-    misfits = {verdict.id for verdict in before if verdict.state in MISFITS}
-    elsewhere = {name for name in here.keys() & known.keys() if not {*here[name]} <= {*known[name].overlay.files}}
-    return tuple(sorted((misfits & here.keys()) | elsewhere))
+    """Return those that do not fit although they are there, or are in other files than this version changes."""
+    judged = {verdict.id: verdict.state for verdict in before if verdict.id in here}
+    return tuple(
+        sorted(
+            name
+            for name, state in judged.items()
+            if state in MISFITS or not {*here[name]} <= {*known[name].overlay.files}
+        )
+    )
 
 
 def _told(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
