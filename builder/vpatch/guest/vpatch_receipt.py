@@ -115,14 +115,14 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
 
 
 def _is_whole(told: Mapping[str, Any]) -> bool:
-    tables = [told.get(key) for key in (*_HASHES, "release")]
+    release: Any = told.get("release")
+    overlays = told.get("overlays")
+    tables = [release, *(told.get(key) for key in _HASHES)]
     if not all(isinstance(one, dict) and all(isinstance(text, str) for text in one.values()) for one in tables):
         return False
-    release, overlays = told["release"], told.get("overlays")
-    if not isinstance(overlays, list) or not all(isinstance(name, str) for name in overlays):
-        return False
+    names = isinstance(overlays, list) and all(isinstance(name, str) for name in overlays)
     known = release.keys() == {"info", "modules"} and (not release["info"] or _INFO.fullmatch(release["info"]))
-    return bool(known) and isinstance(told.get("root"), str)
+    return names and bool(known) and isinstance(told.get("root"), str)
 
 
 def written_to(root: Path) -> Mapping[str, Any]:
@@ -160,12 +160,7 @@ def written_to(root: Path) -> Mapping[str, Any]:
 
 
 def combined(hashes: Mapping[str, str], release: Mapping[str, str]) -> str:
-    """Return the digest of a release with files that overlays changed or added.
-
-    Args:
-        hashes: the sha256 of each of the files.
-        release: from `release_of`, which leaves out the same files.
-    """
+    """Return the digest of a release, and of the files that overlays changed or added, by the sha256 of each."""
     name = release["info"].partition(".dist-info")[0]
     lines = [f"{name}\0{release['modules']}\n", *(f"{file}\0{known}\n" for file, known in sorted(hashes.items()))]
     return _sha256("".join(lines).encode())
@@ -231,18 +226,10 @@ def _release_at(root: Path, info: str, changed: Collection[str]) -> dict[str, st
 
 
 def foreign(told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if this interpreter is of another environment, which has inherited the farm on PYTHONPATH.
-
-    Another copy of the same release is no other vLLM: below `uv run`, each worker of Ray has an environment of its own.
-    """
-    stock, release = importlib.import_module("vpatch_stock").stock_root(MANIFEST), told["release"]
-    if stock == os.path.realpath(told["root"]):
-        return
-    changed = {*told["files"], *told["applied"]}
-    if not stock or not release["modules"] or _release_at(Path(stock), release["info"], changed) != release:
-        has = f"imports the one in {stock}" if stock else "has none"
-        way = f"start it without {FARM} on PYTHONPATH, or with a `vpatch run` of its own"
-        yield f"the overlays are for the vLLM in {told['root']}, and {sys.executable} {has}: {way}"
+    """Yield a line if this interpreter is of another environment, which has inherited the farm on PYTHONPATH."""
+    info, changed = told["release"]["info"], {*told["files"], *told["applied"]}
+    guest = importlib.import_module("vpatch_stock")  # of the farm; `hold_receipt` does without
+    yield from guest.foreign(told, FARM, MANIFEST, lambda root: _release_at(root, info, changed))
 
 
 def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Find the vLLM that this interpreter would import without a farm.
+"""Find the vLLM that this interpreter would import without a farm, and whether a farm is for it.
 
 `vpatch run` copies this file into its farms, beside `vpatch_receipt`: it needs the standard library only.
 """
@@ -7,6 +7,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def foreign(
+    told: Mapping[str, Any], farm: Path, manifest: str, release_at: Callable[[Path], Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield a line if this interpreter is of another environment, which has inherited a farm on PYTHONPATH.
+
+    Another copy of the same release is no other vLLM: below `uv run`, each worker of Ray has an environment of its own.
+
+    Args:
+        told: the manifest of the farm.
+        farm: its folder.
+        manifest: as in `stock_root`.
+        release_at: returns the release of the vLLM in a folder, as the manifest has it.
+    """
+    stock, release = stock_root(manifest), told["release"]
+    if stock == os.path.realpath(told["root"]):
+        return
+    if not stock or not release["modules"] or release_at(Path(stock)) != release:
+        has = f"imports the one in {stock}" if stock else "has none"
+        way = f"start it without {farm} on PYTHONPATH, or with a `vpatch run` of its own"
+        yield f"the overlays are for the vLLM in {told['root']}, and {sys.executable} {has}: {way}"
 
 
 def stock_root(manifest: str) -> str:
