@@ -126,10 +126,9 @@ class _Search:
         found = []
         for folder in folders:
             package = self._at(f"{folder}/vllm")
-            module = self._at(f"{folder}/vllm.py")
             if self._files.kind(f"{package}/__init__.py") is not None:
                 found.append(package)
-            elif self._files.kind(module) is Kind.FILE:
+            elif self._files.kind(module := self._at(f"{folder}/vllm.py")) is Kind.FILE:
                 found.append(module)
         return list(dict.fromkeys(found))
 

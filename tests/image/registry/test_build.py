@@ -14,7 +14,7 @@ from vpatch.image.checks import Check
 
 from tests.conftest import Process, Program, Ran
 from tests.image.registry.conftest import Refused
-from tests.image.registry.images import Base, build, put_base, put_index
+from tests.image.registry.images import Base, build, put_base, put_image, put_index, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE, run_in
 from tests.processes import UNWATCHED
@@ -134,6 +134,32 @@ def test_an_image_that_fails_a_check_gets_no_tag(
 
     assert ran.json["image"] is None
     assert "  FAILED  files: injected" in ran.err
+
+
+OTHER = "vllm-0.21.0.dist-info/RECORD"
+
+
+@pytest.mark.parametrize(
+    ("at", "settings"),
+    [
+        ("root/.local/lib/python3.12/site-packages", {}),
+        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=src"], "WorkingDir": "/app"}),  # type: ignore[misc]
+        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=/link"], "WorkingDir": "/app"}),  # type: ignore[misc]
+    ],
+    ids=["user", "relative", "link"],
+)
+def test_another_vllm_that_the_image_imports_first(
+    refused_on: Refused, registry: str, layers: list[bytes], at: str, settings: dict[str, object]
+) -> None:
+    """It was built, with the other one patched. Where PYTHONPATH leads is in the lowest layer."""
+    other = tar((f"{at}/vllm/__init__.py", b""), (f"{at}/{OTHER}", b""), ("link", f"/{at}"))
+    tars = [layers[0], other, layers[1]] if settings else [*layers[:2], other]
+    put_image(registry, "two/base", "x", tars, settings={"config": {**CONFIG, **settings}})
+
+    ran = refused_on(f"{registry}/two/base:x")
+
+    assert ran.err.startswith("more than one vllm: ")
+    assert {f"/{at}/vllm", f"/{SITE}/vllm"} <= set(re.split(r"[ :]+", ran.err))
 
 
 def test_pushed_by_digest_and_tagged_afterwards(
