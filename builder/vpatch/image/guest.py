@@ -30,7 +30,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
-LIBRARY = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
+LIBRARY = re.compile(r"(?<!\S)(\S{1,300}\.so[\w.]{0,50}): cannot open shared object file")
 COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the like: no overlay adds or removes one
 
 _PYC_HEADER = 16  # bytes
