@@ -18,7 +18,7 @@ from vpatch.tree.verify import module_of
 
 _GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
 _WRITES = re.compile(
-    rb"\.write_(text|bytes)\(|open\([^)\n]*,\s*(mode\s*=\s*)?['\"][wax]b?\+?['\"]|\bos\.(replace|rename)\(|shutil\.(copy|move)"
+    rb"\.write_(text|bytes)\(|open\([^)\n]{0,200},\s{0,99}(mode\s{0,9}=\s{0,9})?['\"][wax]b?\+?['\"]|\bos\.(replace|rename)\(|shutil\.(copy|move)"
 )
 _MOST_FILES, _MOST_BYTES = 2_000, 1 << 20  # of one plugin, and of one file
 
@@ -127,7 +127,7 @@ def _texts(source: Path) -> Iterator[bytes]:
 def _names(text: bytes, file: str) -> bool:
     """Whether code names a file: as a path below vllm/, or as two names to join."""
     path = Path(file)
-    joined = rb"['\"]%s['\"],?\s*/?\s*['\"]%s['\"]" % (
+    joined = rb"['\"]%s['\"],?\s{0,99}/?\s{0,99}['\"]%s['\"]" % (
         re.escape(path.parent.name.encode()),
         re.escape(path.name.encode()),
     )

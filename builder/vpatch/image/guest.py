@@ -35,7 +35,7 @@ from typing import Any
 if __name__ != "__main__":  # else that file was run before this one, see above
     from vpatch.tree.marshalled import is_compiled_from, is_of_this_interpreter
 
-LIBRARY = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
+LIBRARY = re.compile(r"(?<!\S)(\S{1,300}\.so[\w.]{0,50}): cannot open shared object file")
 COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the like: no overlay adds or removes one
 
 _MOST = 1 << 26  # bytes of a file

@@ -27,6 +27,7 @@ from vpatch.tree.plumbing import plumbing
 if TYPE_CHECKING:
     from git import Git
 
+_LINE = 2000  # characters of a message of git: a server can send any, and each address in it is looked at
 SILENCE = 30.0  # seconds without any output after which a server counts as gone
 
 # Without those that run commands, such as `ext::`, even if the user's settings rewrite an address to one.
@@ -259,5 +260,7 @@ def _hidden(line: str, address: str) -> str:
     user, _, password = login.partition(":")
     for secret in filter(None, (login and f"{login}@", user and f"{user}@", password)):
         line = line.replace(secret, "").replace(unquote(secret), "")
+    if len(line) > _LINE:
+        line = line[:_LINE].rpartition(" ")[0]  # what is cut in two might show half of a password
     line = re.sub(r"\b(?!file://)[\w+.-]+://(.*@)?[^\s'\"]*", lambda url: shown(url[0]), line)
     return re.sub(r"(?<![^\s'\"])(?!file://)[^\s'\"/][^\s'\"]*@", "", line)  # as in `user:password@host:path`

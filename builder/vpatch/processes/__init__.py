@@ -16,7 +16,8 @@ from vpatch.guest.vpatch_claim import started
 PROC = Path("/proc")
 
 _LONGEST = 60  # characters of a command line that are shown
-_EXTENSION = re.compile(r" /.*/vllm/(\w+/)?\w+\.(abi3|cpython-[\w-]+)\.so\b")  # not those of an environment named vllm
+# Of a line of `maps`; not those of an environment named vllm.
+_EXTENSION = re.compile(r"[^/\n]*+/(?:[^/\n]*+/)+?vllm/(?:\w++/)?\w++\.(?:abi3|cpython-[\w-]++)\.so\b")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Process:
     @property
     def has_extension(self) -> bool:
         """Whether it has mapped a compiled extension of a vLLM; raises as `maps`."""
-        return any(_EXTENSION.search(line) for line in self.maps.splitlines())
+        return any(_EXTENSION.match(line) for line in self.maps.splitlines())
 
     def variable(self, name: str) -> bytes | None:
         """Return a variable of the environment that it was started with.
