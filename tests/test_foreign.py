@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from vpatch.foreign import DEPTH, parse_json, parse_toml, read_opened, read_regular
+from vpatch.foreign import DEPTH, opened_regular, parse_json, parse_toml, read_opened, read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -46,6 +46,29 @@ def test_what_is_no_file_of_a_bounded_size_is_refused(tmp_path: Path) -> None:
             read_regular(path)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OSError, match="no file can have this name"):
+        read_regular(tmp_path / name)
+
+
+def test_an_error_has_the_path(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(OSError, match="not a regular file") as refusal:
+        read_regular(tmp_path / "pipe")
+
+    assert refusal.value.filename == str(tmp_path / "pipe")
+
+
+def test_a_part_of_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 3 << 30)
+
+    with opened_regular(tmp_path / "sparse") as file:
+        assert os.pread(file, 4, 1 << 30) == bytes(4)
+
+
 def test_a_file_of_proc_is_not_read() -> None:
     assert read_regular("/proc/self/environ") == b""
 
@@ -60,6 +83,8 @@ def test_a_file_of_proc_is_not_read() -> None:
         "1" * 5_000,
         b"\xff",
         b"[" + b"0," * 9_000_000,
+        b"[NaN]",
+        b"-Infinity",
     ],
 )
 def test_json_that_is_refused(document: str | bytes) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import marshal
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,6 +62,14 @@ def written(path: str, data: bytes) -> Callable[[Path], None]:
     return put
 
 
+def piped(path: str) -> Callable[[Path], None]:
+    def put(tree: Path) -> None:
+        (tree / path).unlink()
+        os.mkfifo(tree / path)
+
+    return put
+
+
 FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str]]]] = {
     "changed": (
         written(MODULE, b"x = 2\n"),
@@ -80,6 +89,16 @@ FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str
     "no RECORD": (lambda tree: (tree / INFO / "RECORD").unlink(), {"record": (False, "")}),
     "old bytecode": (
         pyc(compiled(b"x = 0\n")),
+        {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")},
+    ),
+    "a pipe": (
+        piped(MODULE),
+        {"files": (False, f"{MODULE} is not what was built"), "record": (False, f"{MODULE} has no true row in RECORD")},
+    ),
+    "RECORD in no encoding": (written(f"{INFO}/RECORD", b"\xff\n"), {"record": (False, "")}),
+    "RECORD without an end": (written(f"{INFO}/RECORD", b"x" * 200_000), {"record": (False, "")}),
+    "hostile bytecode": (
+        pyc(importlib.util.MAGIC_NUMBER + bytes(12) + b"(\xff\xff\xff\x7f"),
         {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")},
     ),
     "damaged bytecode": (pyc(importlib.util.MAGIC_NUMBER + bytes(12)), {"bytecode": (False, "")}),
@@ -108,6 +127,9 @@ def test_a_module_that_does_not_compile(tree: Path) -> None:
     (tree / MODULE).write_bytes(b"(\n")
 
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")
+
+    (tree / MODULE).write_bytes(b"x = " + b"not " * 5_000 + b"1\n")
+    assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: nested too deeply")
 
 
 def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

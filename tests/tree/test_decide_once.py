@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import io
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vpatch import foreign
 from vpatch.core.catalogue import discover, select
-from vpatch.tree import record
+from vpatch.tree import backup, record
+from vpatch.tree import locate as locating
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
@@ -25,17 +24,16 @@ from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count how often each file is opened for reading; every file counts as unchanged for long before the test."""
+    """Count how often each file is read; every file counts as unchanged for long before the test."""
     found: Counter[str] = Counter()
-    real = io.open
+    real = foreign.read_opened
 
-    def counting(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-        path = f"/proc/self/fd/{file}" if isinstance(file, int) else os.fspath(file)
-        found[str(Path(path).resolve())] += "r" in mode
-        return real(file, mode, *args, **options)
+    def counting(file: int, *most: int) -> bytes:
+        found[str(Path(f"/proc/self/fd/{file}").resolve())] += 1
+        return real(file, *most)
 
-    monkeypatch.setattr(io, "open", counting)
-    monkeypatch.setattr(builtins, "open", counting)
+    for module in (foreign, locating, backup):
+        monkeypatch.setattr(module, "read_opened", counting)
     monkeypatch.setattr("vpatch.tree.locate._TICK", 0)
     return found
 
