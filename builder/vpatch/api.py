@@ -24,8 +24,7 @@ from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup, leftovers, record
-from vpatch.tree.apply import Writes
+from vpatch.tree import backup, leftovers
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.unified import unified
 from vpatch.tree.upgrade import Upgrade, marks, upgrade_of
@@ -138,7 +137,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += upgrade.problems if upgrade else []
     problems += inapplicable(verdicts, selection.named, found.root)
-    problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
+    problems += [obstacle] if (obstacle := changing.obstacle(seen, verdicts)) else []
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
@@ -176,7 +175,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     wanted = {**open_tree(found).originals, **changeset.files} if upgrade else changeset.files
     files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
-    problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
+    problems += [obstacle] if (obstacle := changing.obstacle(seen, changeset.before)) else []
     notes = (*notes_of(chosen, changeset.before), *map(str, leftovers.problems(found)))
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
@@ -204,7 +203,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
     left = map(str, leftovers.problems(writable.tree))
-    notes = (*notes_of(chosen, changeset.after), *_edited(writes, writable.tree), *left)
+    notes = (*notes_of(chosen, changeset.after), *changing.notes_on_edits(writes, writable.tree), *left)
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
@@ -239,7 +238,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     notes = (
         *map(str, broken),
         *(f"{name}: not applied, so there was nothing to revert" for name in absent),
-        *_edited(writes, writable.tree),
+        *changing.notes_on_edits(writes, writable.tree),
     )
     about = (root, writable.tree.version)
     done = Changed(*about, notes=notes, changed=changed, removed=removed, affected=affected)
@@ -333,28 +332,11 @@ def _upgrade(
         return None
 
 
-def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
-    """Return why nothing can be written to a tree where overlays are pending; None if something can."""
-    if not is_checkout(seen.tree) and any(verdict.state is State.PENDING for verdict in verdicts):
-        try:
-            record.required(seen.tree, seen.read)
-        except Failure as failure:
-            return failure.problems[0]
-    return None
-
-
 def inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
     """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
         if verdict.id in named and verdict.state is State.NOT_APPLICABLE:
             yield Problem("not applicable", str(root), f"{verdict.id}: {verdict.because}")
-
-
-def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
-    """Yield a note on each file in which a user's edit stays."""
-    stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
-    for file in writes.edited:
-        yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
 
 
 def _checked(result: R) -> R:

@@ -10,7 +10,7 @@ if done.work:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +20,10 @@ from typing import Protocol
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import Changeset, State
+from vpatch.core.verdict import Changeset, State, Verdict
 from vpatch.errors import Code, Failure, Problem
+from vpatch.tree import record
+from vpatch.tree.locate import Reads, Tree, is_checkout
 from vpatch.tree.upgrade import marks, pristine, upgrade_of
 
 _NOTHING = Changeset((), (), {}, ())
@@ -285,3 +287,20 @@ def _without(
     untouched = [file for file in seen.unrecognized if file in made and made[file] == changeset.files.get(file)]
     kept = {file: now for file in untouched if (now := seen.read(file)) is not None}
     return replace(changeset, files={**changeset.files, **kept})
+
+
+def obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
+    """Return why nothing can be written to a tree where overlays are pending; None if something can."""
+    if not is_checkout(seen.tree) and any(verdict.state is State.PENDING for verdict in verdicts):
+        try:
+            record.required(seen.tree, seen.read)
+        except Failure as failure:
+            return failure.problems[0]
+    return None
+
+
+def notes_on_edits(writes: Writes, tree: Tree) -> Iterator[str]:
+    """Yield a note on each file in which a user's edit stays."""
+    stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
+    for file in writes.edited:
+        yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
