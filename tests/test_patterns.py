@@ -80,7 +80,7 @@ def _one(code: Any, value: Any) -> str:
         return example(value)
     if code in REPEATS:
         least, _, inside = value
-        return example(inside) * least
+        return str(example(inside) * least)
     return ""  # positions and lookarounds
 
 
