@@ -54,6 +54,7 @@ EXTRAS = {
     "git": {"tree.checkout", "tree.plumbing", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
+    "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},
     "oras": {"image.registry"},
@@ -184,7 +185,7 @@ def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
 
 def test_an_extra_is_declared() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {"gitpython": "git", "pyelftools": "elftools"}
+    names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
         names.get(re.split("[>=]", one)[0], one)
         for name in ("fetch", "git", "image", "matrix", "plan")

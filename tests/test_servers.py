@@ -21,9 +21,9 @@ from tests.forks import output
 from tests.needs import root_only
 from tests.tree.conftest import NOBODY
 
-# What a process does before it holds a claim: `claim` is what it says, `write` puts it into memory and seals that.
 RELEASE = {"info": "", "modules": ""}  # of a vLLM without a dist-info
 
+# What a process does before it holds a claim: `claim` is what it says, `write` puts it into memory and seals that.
 HOLDS = """
 import fcntl, json, os, sys
 from vpatch.guest.vpatch_claim import memory, started

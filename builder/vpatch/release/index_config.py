@@ -13,14 +13,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import requests
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.net.session import Session
-
-from pypi_simple import PYPI_SIMPLE_ENDPOINT as DEFAULT  # the index of uv and pip where no setting names one
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def read_settings() -> Settings:
     pip = _pip_options()
     variable = os.environ.get
     variables = (variable("UV_DEFAULT_INDEX"), variable("UV_INDEX_URL"), variable("PIP_INDEX_URL"))
-    default = next(filter(None, (*variables, *uv_default, pip.get("index-url"))), DEFAULT)
+    default = next(filter(None, (*variables, *uv_default, pip.get("index-url"))), PYPI_SIMPLE_ENDPOINT)
     before = [*variable("UV_INDEX", "").split(), *variable("UV_EXTRA_INDEX_URL", "").split(), *uv_extra]
     after = (variable("PIP_EXTRA_INDEX_URL") or pip.get("extra-index-url", "")).split()
 
