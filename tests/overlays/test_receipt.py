@@ -207,6 +207,16 @@ def test_two_records_count_together(older: str, applied: Applied) -> None:
     assert applied.run(f"{LOAD}{HELD}").stdout == f"{IN_MEMORY}\n"
 
 
+def test_what_is_left_of_a_removed_vllm_is_no_record(applied: Applied) -> None:
+    """As conda leaves it when it upgrades: see `tree.leftovers`."""
+    left = applied.root / "vllm-0.0.1.dist-info/vpatch/provenance.json"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(kept(applied).read_bytes())
+    ran = applied.run(f"{LOAD}{HELD}")
+
+    assert ran.stdout == f"{IN_MEMORY}\n", ran.stderr
+
+
 def test_another_digest_than_asked_for_is_not_proved(applied: Applied) -> None:
     """As of a process of `vpatch run` that has lost its farm."""
     ran = applied.run(f"import os\nos.environ['VPATCH_RUN'] = 'f' * 64\n{LOAD}{HELD}")

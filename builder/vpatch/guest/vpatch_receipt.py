@@ -139,7 +139,10 @@ def written_to(root: Path) -> Mapping[str, Any]:
     infos = set[str]()
     for name in _WRITTEN:
         for kept in root.glob(f"vllm[-_]*.dist-info/{name}"):
-            infos.add(kept.relative_to(root).parts[0])
+            info = kept.relative_to(root).parts[0]
+            if not (root / info / "METADATA").is_file():  # left of a vLLM that was removed
+                continue
+            infos.add(info)
             for file, known in json.loads(kept.read_bytes())["files"].items():
                 after.setdefault(file, []).extend(known["after"])
     if not after:
