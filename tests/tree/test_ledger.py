@@ -24,7 +24,7 @@ def test_a_ledger_that_vpatch_did_not_write(clone: Path) -> None:
 
         def read() -> None:
             bounded()
-            assert Checkout.at(locate(clone)).git.written == {}
+            assert Checkout.at(locate(clone)).found.written == {}
 
         assert in_a_child(read) == 0, name
         ledger.unlink()

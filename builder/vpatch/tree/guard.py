@@ -19,7 +19,7 @@ from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 
-from vpatch.errors import Failure, Problem, cause, naming
+from vpatch.errors import Failure, Problem, failing, naming
 from vpatch.tree import backup
 from vpatch.tree.disk import Folders, is_folder, opened
 from vpatch.tree.locate import Loaded, Tree
@@ -146,7 +146,7 @@ def refusals(folders: Folders, paths: Iterable[str]) -> list[Problem]:
                         _check_removal(inside, found, str(Path(top).parent / at / found))
                     inner[:] = [found for found in inner if is_folder(found, inside)]
         except OSError as error:
-            problems.append(Problem("cannot remove", str(error.filename or top), cause(error)))
+            problems.append(failing("cannot remove", str(error.filename or top), error))
     return problems
 
 

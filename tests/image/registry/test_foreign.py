@@ -122,7 +122,7 @@ def test_a_lone_surrogate(raw: bytes) -> None:
         ("vpatch-image.json", b'{"overlays": ["x"]}', "cannot read provenance: /FILE: not what vpatch writes: "),
         ("vpatch-image.json", b"\xff", "cannot read provenance: /FILE: not what vpatch writes: no JSON"),
         ("RECORD", b'"' + b"x" * 200_000, "cannot read RECORD: /FILE: line 1: field larger than field limit"),
-        ("RECORD", b"x" * 200_000 + b",,\n", "cannot read RECORD: /FILE: field larger than field limit"),
+        ("RECORD", b"x" * 200_000 + b",,\n", "cannot read RECORD: /FILE: line 1: field larger than field limit"),
         ("RECORD", b"caf\xe9.py,,\n", "cannot read RECORD: /FILE: 'utf-8' codec can't decode byte 0xe9 in position 3"),
     ],
 )

@@ -52,6 +52,7 @@ def test_skips_layers_that_history_proves_to_be_elsewhere(put: Put, monkeypatch:
 
 
 SITE = "usr/lib/python3.12/dist-packages"
+INFO = f"{SITE}/vllm-1.dist-info"
 # The folder that a layer was copied to, as its history has it, and the one where its files are.
 COPIES = [
     ("/opt/vllm", f"{SITE}/vllm"),
@@ -78,7 +79,7 @@ def test_a_layer_is_skipped_only_if_its_files_are_where_its_history_says(
     monkeypatch.setattr(layers, "SMALL", 0)
     steps = [{"created_by": step} for step in ("RUN a", "RUN b", history.format(to), "RUN c")]
     above = [(parent, None) for parent in reversed(["/".join(at.split("/")[:n]) for n in range(1, at.count("/") + 2)])]
-    vllm = [(f"{SITE}/vllm/__init__.py", b""), (f"{SITE}/vllm-1.dist-info/RECORD", b"vllm/x.py,,\n")]
+    vllm = [(f"{SITE}/vllm/__init__.py", b""), (f"{INFO}/METADATA", b""), (f"{INFO}/RECORD", b"vllm/x.py,,\n")]
     tars = (
         tar((to.strip("/"), f"/{at}")),
         tar(*vllm, (f"{SITE}/vllm/x.py", b"old"), (f"{SITE}/vllm/models/x.py", b"old")),
@@ -104,7 +105,7 @@ def test_a_layer_is_skipped_only_if_its_files_are_where_its_history_says(
 def test_a_search_skips_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "SMALL", 0)
     history = [{"created_by": step} for step in ("RUN a", "COPY x /app # buildkit", "RUN b", "COPY x /app # buildkit")]
-    vllm = [(f"{SITE}/vllm/__init__.py", b""), (f"{SITE}/vllm-1.dist-info/RECORD", b"vllm/gone.py,,\n")]
+    vllm = [(f"{SITE}/vllm/__init__.py", b""), (f"{INFO}/METADATA", b""), (f"{INFO}/RECORD", b"vllm/gone.py,,\n")]
     tars = (tar(("usr", None), (f"{SITE}/vllm/gone.py", b"")), tar(("app/a", b"")), tar(*vllm), tar(("app/b", b"")))
     image = put(*tars, history=history)
 

@@ -29,6 +29,7 @@ RUNS = {
     "speculation": ("overlays/test_turboquant_speculation_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.26.0")),
     "states": ("overlays/test_hybrid_mtp_states_cpu.py", ("0.20.2", "0.21.0", "0.26.0", "0.33.0")),
     "tiles": ("overlays/test_turboquant_tiles_cpu.py", RELEASES),
+    "ultraquant": ("overlays/test_ultraquant_cpu.py", ("0.33.0",)),
     "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
 }
 """Tests that run vLLM's code, by short name, with the releases on which they run it."""
@@ -77,6 +78,7 @@ EXERCISED = {
     "vllm.third_party.flash_linear_attention.ops.fused_recurrent": ("states",),
     "vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating": ("gates", "states"),
     "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "decode", "mtp", "speculation", "tiles", "workspace"),
+    "vllm.v1.attention.backends.ultraquant_attn": ("ultraquant",),
     "vllm.v1.attention.ops.triton_turboquant_decode": ("decode", "mtp", "tiles", "workspace"),
     "vllm.v1.attention.ops.triton_turboquant_store": ("decode", "mtp", "workspace"),
     "vllm.v1.core.kv_cache_coordinator": ("prefix",),
