@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.image.filesystem import Files, Kind, Vllm
+from vpatch.tree import sites
 
 _MINORS = tuple(range(10, 15))  # the minor versions of Python that vLLM's releases name
 # Where images usually have virtual environments, conda and Python; others are found by PATH and the image's command.
@@ -113,10 +114,10 @@ class _Search:
         settings = self._text(f"{above}/pyvenv.cfg")
         if settings is not None:
             yield from self._of_prefix(self._at(above), minors)
-            if not re.search(r"(?mi)^\s*include-system-site-packages\s*=\s*true\s*$", settings):
+            said = sites.settings_in(settings)
+            if not sites.imports_from_base(said):
                 return
-            home = re.search(r"(?m)^\s*home\s*=\s*(\S+)\s*$", settings)
-            prefix = self._at(posixpath.dirname(home[1])) if home else prefix
+            prefix = self._at(posixpath.dirname(said["home"])) if said.get("home") else prefix
         yield from self._with_pth(self._of_user(minors))
         for one in ("usr/local", "usr") if prefix == "usr" else (prefix,):  # Debian's reads both
             yield from self._of_prefix(one, minors)

@@ -6,7 +6,7 @@ An environment of somebody else, of a share or of a repository that was cloned, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -65,6 +65,17 @@ def version_of(prefix: Path) -> str:
         return found[0]
     names = {site.parent.name.removeprefix("python") for site in own_sites(prefix)} - {"3"}
     return names.pop() if len(names) == 1 else ""
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """Parse a `pyvenv.cfg` (PEP 405), as Python's `site` does."""
+    lines = (line.partition("=") for line in text.splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
+
+
+def imports_from_base(settings: Mapping[str, str]) -> bool:
+    """Whether a virtual environment also imports from the Python that it was made from."""
+    return settings.get("include-system-site-packages", "").lower() == "true"
 
 
 def own_sites(prefix: Path) -> list[Path]:
@@ -126,15 +137,14 @@ def _lines(site: Path) -> Iterator[tuple[Path, str]]:
 def _base_sites(prefix: Path) -> list[Path]:
     """List the folders of the Python that a virtual environment was made from, if it imports from them."""
     said = _settings(prefix)
-    if said.get("include-system-site-packages") != "true" or not said.get("home"):
+    if not imports_from_base(said) or not said.get("home"):
         return []
     base = Path(said["home"]).parent
     return [*own_sites(base), *(own_sites(base / "local") if base == Path("/usr") else [])]
 
 
 def _settings(prefix: Path) -> dict[str, str]:
-    lines = (line.partition("=") for line in _text(prefix / "pyvenv.cfg").splitlines())
-    return {name.strip().lower(): value.strip() for name, _, value in lines}
+    return settings_in(_text(prefix / "pyvenv.cfg"))
 
 
 def _text(file: Path) -> str:
