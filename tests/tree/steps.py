@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,18 @@ class Step:
 
 
 Fault = Callable[[Step], object]
+
+
+def killed_at(number: int) -> Fault:
+    """Kill this process before a step, or in the middle of a write."""
+
+    def fault(step: Step) -> None:
+        if step.number == number:
+            if step.name == "write":
+                step.write_half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
 
 
 def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -15,21 +15,9 @@ from vpatch.errors import Failure
 
 from tests.tiers import WHOLE, deep
 from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
-from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step
+from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step, killed_at
 
 LATER = "the next run completes"
-
-
-def killed_at(number: int) -> Fault:
-    """Kill this process before a step, or in the middle of a write."""
-
-    def fault(step: Step) -> None:
-        if step.number == number:
-            if step.name == "write":
-                step.write_half()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return fault
 
 
 def raised_at(number: int, error: BaseException, *, ever_after: bool = False) -> Fault:

@@ -5,7 +5,6 @@ Two versions of a package are simulated. They differ in what they insert, in the
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from vpatch.tree.write_plan import SitePackages
 from tests.conftest import Program, contents_of, unchanged, untouched
 from tests.tiers import deep
 from tests.tree.conftest import git, in_a_child, in_memory, row
-from tests.tree.steps import Step, at_each_step
+from tests.tree.steps import at_each_step, killed_at
 
 ONE, TWO, THREE = (f"vllm/{name}.py" for name in ("one", "two", "three"))
 COMPANION, GONE = "vllm/_vpatch/demo.py", "vllm/_vpatch/gone.py"
@@ -122,7 +121,7 @@ def test_what_is_not_asked_for_is_not_upgraded(store: SitePackages, old: str) ->
 
 @pytest.mark.parametrize("file", [ONE, THREE, COMPANION])
 @pytest.mark.parametrize("old", [name for name in OLD if name != "everything"])
-def test_an_edit_of_somebody_else_stays(store: SitePackages, old: str, file: str) -> None:
+def test_an_edit_of_the_user_stays(store: SitePackages, old: str, file: str) -> None:
     """Then there is no upgrade, since it could lose the edit."""
     apply(store, [OLD[old]])
     path = store.tree.root / file
@@ -172,16 +171,6 @@ def test_others_that_do_not_fit_are_named(store: SitePackages, install: Callable
     assert vpatch("apply", "--json", root).json["upgraded"] == []
     assert f"Nothing was written: misfit does not fit this vLLM. {others}" in ran.err
     assert set(api.apply(root, ["demo", "other"]).affected) == {"demo", "other"}
-
-
-def killed_at(number: int) -> Callable[[Step], None]:
-    def fault(step: Step) -> None:
-        if step.number == number:
-            if step.name == "write":
-                step.write_half()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return fault
 
 
 @pytest.mark.parametrize("old", ["everything", *(deep(one) for one in OLD if one != "everything")])

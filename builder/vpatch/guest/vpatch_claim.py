@@ -25,7 +25,7 @@ _MODE: Final = "livemax"  # of the metric; of a process that vLLM ends, it remov
 
 
 def hold(told: Mapping[str, Any], farm: Path | None) -> int:
-    """Hold a receipt, in each process that is forked from this one, too; return its descriptor, -1 if there is none."""
+    """Hold a receipt, also in forked processes; return its descriptor, or -1 if this system cannot hold one."""
     os.register_at_fork(after_in_child=lambda: _receipt(told, farm))
     return _receipt(told, farm)
 

@@ -65,7 +65,7 @@ def find_vllm(files: Files, image: Base, python: str | None = None, names: Names
             site-packages.
 
     Raises:
-        Failure: there is none, or which one it is cannot be known.
+        Failure: the image has no vLLM, or its files do not determine which one Python imports.
     """
     search = _Search(files, image, names)
     steps = [*(search.of_interpreter(python) if python else search.of_image())]

@@ -303,7 +303,7 @@ def _remedy(user: int) -> str:
 
 @contextmanager
 def _reading(one: Process) -> Iterator[None]:
-    """Say why a process cannot be read.
+    """Turn an error from reading a process into a failure that names the cause and a way out.
 
     Raises:
         UnknownName: it ended.

@@ -23,7 +23,7 @@ _MOST_INDEX = 1 << 28  # bytes of git's index
 
 
 def why_foreign(folder: Path, python: Path) -> str:
-    """Return why a virtual environment may be the work of somebody else; "" if it is the user's.
+    """Return why another user may have made a virtual environment; "" if this user made it.
 
     Args:
         folder: the environment.

@@ -1,6 +1,6 @@
 """Python environments, read by their files: nothing of them is run, so what only their start-up code knows is unknown.
 
-An environment of somebody else, of a share or of a repository that was cloned, can be looked at without risk.
+So it is safe to examine an environment of another user, on a share or in a cloned repository.
 """
 
 from __future__ import annotations
