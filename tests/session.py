@@ -50,13 +50,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(line)
         reporter.flush()
 
-    releases = FIRST if "not deep" in config.option.markexpr else RELEASES
+    first_tier = "not deep" in config.option.markexpr
+    releases = FIRST if first_tier else RELEASES
     if missing := [version for version in releases if not is_fetched(version)]:
         tell(f"fetching vLLM {', '.join(missing)}, once: later runs find it in .cache")
     with ThreadPoolExecutor(max_workers=4) as pool:
         list(pool.map(_fetch, missing))
+    if first_tier:
+        return
     try:
-        prepare(("0.20.2",) if releases is FIRST else RELEASES, tell)
+        prepare(RELEASES, tell)
     except RuntimeError as error:
         raise pytest.UsageError(f"cannot run the tests: {error}") from None
 

@@ -12,7 +12,7 @@ from vpatch.core.catalogue import discover
 
 from tests.engines import engine_of
 from tests.readme import RECORD
-from tests.releases import FACTS, FIRST, RELEASES, SAME_TURBOQUANT, tree_of
+from tests.releases import FACTS, RELEASES, SAME_TURBOQUANT, SHAPES, tree_of
 
 DEEP = ("hybrid-mtp-states", "overlap-fused")
 """An overlay and a part whose five shapes differ in the place of a loop; the deep tier has them all."""
@@ -32,7 +32,7 @@ def test_the_first_tier_has_every_shape() -> None:
     }
 
     assert found.keys() == set(RELEASES)
-    assert set().union(*found.values()) - set().union(*(found[release] for release in FIRST)) <= LISTED
+    assert set().union(*found.values()) - set().union(*(found[release] for release in SHAPES)) <= LISTED
 
 
 @pytest.mark.deep

@@ -11,13 +11,13 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
 from tests.engines import together
-from tests.releases import ENDS, FACTS, FIRST, RELEASES, shown, tiered, todo
+from tests.releases import FACTS, FIRST, RELEASES, shown, tiered, todo
 from tests.tiers import sampled
 
 DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
 
-@pytest.mark.parametrize("release", tiered([*sampled(RELEASES[:-1], 2), RELEASES[-1]], ENDS))
+@pytest.mark.parametrize("release", tiered([*sampled(RELEASES[:-1], 2), RELEASES[-1]], FIRST))
 def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> None:
     tree = linked(release)
     before = contents_of(tree)
@@ -78,7 +78,7 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
     "release",
     [
         pytest.param(release, marks=() if release == "0.20.2" else pytest.mark.deep)
-        for release in ENDS
+        for release in FIRST
         if len(todo(release)) > 1
     ],
 )

@@ -10,7 +10,7 @@ from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Program, Trees
 from tests.hybrid import HYBRID, ONLY
-from tests.releases import ENDS, FACTS, RELEASES, pending, shown, tiered
+from tests.releases import FACTS, RELEASES, pending, shown, tiered
 from tests.tree.conftest import git
 
 
@@ -20,7 +20,7 @@ def states(vpatch: Program, tree: Path, *only: str) -> dict[str, str]:
     return {item["id"]: item["state"] for item in ran.json["overlays"]}
 
 
-@pytest.mark.parametrize("release", tiered(RELEASES, ENDS))
+@pytest.mark.parametrize("release", tiered(RELEASES))
 def test_pristine(vpatch: Program, slim: Trees, release: str) -> None:
     found = states(vpatch, slim(release))
 

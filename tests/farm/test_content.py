@@ -21,12 +21,12 @@ from vpatch.tree.write_plan import SitePackages
 from tests.conftest import Trees, contents_of, untouched
 from tests.farm.conftest import Installed
 from tests.paths import link
-from tests.releases import ENDS, RELEASES, tiered
+from tests.releases import RELEASES, tiered
 
 OTHER, CHANGED = "vllm/engine/other.py", "vllm/engine/arg_utils.py"
 
 
-@pytest.mark.parametrize("release", tiered(RELEASES, ENDS))
+@pytest.mark.parametrize("release", tiered(RELEASES))
 def test_a_farm_is_what_apply_makes_of_the_tree(
     release: str, pristine: Trees, installed: Installed, tmp_path: Path
 ) -> None:

@@ -10,11 +10,11 @@ from itertools import product
 
 import pytest
 
-from tests.releases import FIRST
+from tests.releases import SHAPES
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first
 from tests.validation.cpu.probe_states import COUNTS, DRAFTS, KERNELS, LENGTHS, SHIFTS
 
-release = each(one_first("0.20.2", FIRST))  # they have every version of these kernels
+release = each(one_first("0.20.2", SHAPES))  # they have every version of these kernels
 STEPS = [*product(KERNELS, LENGTHS)]
 IN_RANGE = range(1, DRAFTS + 2)
 CLOSEST = {accepted: min(max(accepted, 1), DRAFTS + 1) for accepted in COUNTS}

@@ -23,7 +23,7 @@ from vpatch_overlays.probes.kernel_threads import WARPS
 from tests.conftest import Trees
 from tests.engines import engine_of
 from tests.paths import link
-from tests.releases import FIRST, tree_of
+from tests.releases import SHAPES, tree_of
 from tests.validation.cpu.comparison import each
 
 ORDERS = (range(WARPS), range(WARPS)[::-1])
@@ -40,7 +40,7 @@ def ways_of(release: str) -> list[str]:
     return [*WAYS][: 1 if Version(release) < Version("0.22") else 2 if Version(release) < Version("0.24") else 3]
 
 
-release = each(FIRST)
+release = each(SHAPES)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from vpatch.core.catalogue import discover
 from vpatch.image.checks import outcome
 
 from tests.paths import ROOT
-from tests.releases import FACTS, FIRST, shown, tree_of
+from tests.releases import FACTS, SHAPES, shown, tree_of
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import Comparison, each, one_first, ran
 from tests.validation.cpu.environment import environ, interpreter
@@ -67,7 +67,7 @@ def run_scripts(release: str, tree: Path, scripts: dict[str, str]) -> Outcomes:
 
 
 # Before, the probes of the other overlays have nothing to run, and the environments lack a package of vLLM's.
-WITH_TURBOQUANT = [release for release in sampled(FIRST[::-1], 6) if Version(release) >= Version("0.20")]
+WITH_TURBOQUANT = [release for release in sampled(SHAPES[::-1], 6) if Version(release) >= Version("0.20")]
 
 release = each(one_first("0.20.2", WITH_TURBOQUANT))
 

@@ -23,7 +23,7 @@ MORE = [name for name in CASES if name not in FIRST]
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
-PENDING = [release for release in releases.pending("turboquant-tiles") if release in releases.FIRST]
+PENDING = [release for release in releases.pending("turboquant-tiles") if release in releases.SHAPES]
 release = each(one_first("0.26.0", PENDING))
 
 

@@ -27,7 +27,7 @@ from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 from tests.plan.drawn import POSITIONS
 from tests.plan.draws import DTYPES, FP8, RANKS, TURBOQUANT, Draw, draws
 from tests.plan.newer_types import NEWER
-from tests.releases import FIRST, pending, tree_of
+from tests.releases import SHAPES, pending, tree_of
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import one_first, ran
 from tests.validation.cpu.trees import patched_tree
@@ -145,7 +145,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
 """Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", sampled(FIRST[::-1], 6)))
+@pytest.fixture(scope="module", params=one_first("0.20.2", sampled(SHAPES[::-1], 6)))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
