@@ -1,4 +1,4 @@
-"""Measure the sources: `python -m tests.house [FOLDER...]` prints lines, files, complexity and repetition.
+"""Measure the sources: `python -m tests.house [FOLDER...]` prints lines, files, repetitions. ruff limits complexity.
 
 A private function is *named once* if no other place in its module names it than the one that calls it: a reader
 has to jump there, and gains nothing unless its name says more than its body.
@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from radon.complexity import cc_visit
-
 from tests.paths import ROOT
 
 SHARED = 8
@@ -28,16 +26,6 @@ NOTHING = re.compile(r"""\s*(?:#.*|[\])}(\[{,:]*|(?:from|import)\s.*|"{3}.*)$"""
 def sources(folder: Path) -> Mapping[Path, str]:
     """Return the text of each module below a folder."""
     return {path: path.read_text() for path in sorted(folder.rglob("*.py"))}
-
-
-def complex_functions(texts: Mapping[Path, str], above: int) -> Mapping[str, int]:
-    """Return McCabe's complexity, as radon counts it, of each function where it is higher than `above`."""
-    return {
-        f"{path.relative_to(ROOT)}:{block.lineno} {block.name}": block.complexity
-        for path, text in texts.items()
-        for block in cc_visit(text)
-        if block.complexity > above
-    }
 
 
 def named_once(texts: Mapping[Path, str]) -> tuple[Sequence[str], int]:
@@ -88,8 +76,8 @@ def main(*folders: str) -> None:
         once, private = named_once(texts)
         sys.stdout.write(
             f"{folder}: {sum(lines.values()):,} lines in {len(lines)} files, longest {lines[longest]} "
-            f"({longest.relative_to(ROOT)}); above complexity 10: {len(complex_functions(texts, 10))}; "
-            f"private functions named once: {len(once)} of {private}; repetitions: {len(repetitions(texts))}\n"
+            f"({longest.relative_to(ROOT)}); private functions named once: {len(once)} of {private}; "
+            f"repetitions: {len(repetitions(texts))}\n"
         )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from radon.complexity import cc_visit
 
 import tests.__main__
 from tests.__main__ import WORKFLOWS, failure
@@ -91,19 +90,6 @@ def documented(
     environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     run = [str(folder / ".ci/run"), *arguments]
     return subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
-
-
-@pytest.mark.parametrize("folder", ["builder", "patches"])
-def test_no_function_is_complex(folder: str) -> None:
-    """McCabe's complexity, as radon counts it, is at most 20."""
-    found = {
-        f"{path.relative_to(ROOT)}:{block.lineno} {block.name}": block.complexity
-        for path in (ROOT / folder).rglob("*.py")
-        for block in cc_visit(path.read_text())
-    }
-
-    assert found
-    assert {where: count for where, count in found.items() if count > 20} == {}
 
 
 def test_no_source_file_is_long() -> None:

@@ -89,16 +89,21 @@ def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
         for cause in companions.missing(code, edit.file, files):
             causes[Problem("drifted", edit.file, cause, edit.scope)] = None
     for name, file, places in by_file:
-        seen: set[str] = set()
-        for edit, place in places:
-            for cause in (*_overridden(place, file), *_misplaced(place, file)):
-                if cause not in seen:
-                    causes[Problem("drifted", name, cause, edit.scope)] = None
-                    seen.add(cause)
-        changed = {_changed(place): edit for edit, place in places if not seen}
-        for scope, edit in changed.items():
-            causes |= dict.fromkeys(Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
+        causes |= dict.fromkeys(_where_it_stands(name, file, places))
     return list(causes)
+
+
+def _where_it_stands(name: str, file: _File, places: Iterable[tuple[Edit, _Place]]) -> Iterator[Problem]:
+    """Yield what is wrong with the places of a file's new code; if nothing is, what the changed scopes lack."""
+    seen: set[str] = set()
+    for edit, place in places:
+        for cause in (*_overridden(place, file), *_misplaced(place, file)):
+            if cause not in seen:
+                seen.add(cause)
+                yield Problem("drifted", name, cause, edit.scope)
+    changed = {_changed(place): edit for edit, place in places if not seen}
+    for scope, edit in changed.items():
+        yield from (Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
 
 
 def notes(found: Findings, files: Files) -> list[str]:
