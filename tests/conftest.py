@@ -23,6 +23,7 @@ from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
+from tests.budget import pytest_configure
 from tests.engines import _bounded, _shared, engine_of
 from tests.forks import output
 from tests.measured import pytest_runtest_protocol
@@ -41,6 +42,7 @@ __all__ = [
     "_bounded",
     "_shared",
     "pytest_collection_modifyitems",
+    "pytest_configure",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_sessionstart",

@@ -1,0 +1,133 @@
+"""What the first tier may cost: CPU seconds, counted in parses of fixed modules by the same machine, minutes later.
+
+Seconds alone would fail on a slow machine and hide a slow test on a fast one. Each run of the whole first tier prints
+the figure and its dearest files; with `CI` in the environment it fails above a limit. What the limit is for: a newcomer
+waits for these tests. A test that costs more than it shows belongs to the deep tier.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.releases import tree_of
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+DEAREST = 20
+MODULES = "vllm/v1/attention/**/*.py"
+"""The modules of 0.20.2 whose parse is the unit: 65 of them, a megabyte, about four seconds."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many parses the tests may cost: all together with what starts them, and those of one file."""
+
+    whole: float
+    file: float
+
+
+LIMITS = Limits(whole=130, file=8)
+TRACED = Limits(whole=210, file=16)
+"""The limits where coverage is measured, which traces each call."""
+
+
+PARSE = """
+import libcst, pathlib, sys, time
+texts = [pathlib.Path(name).read_bytes() for name in sys.argv[1:]]
+before = time.process_time()
+for text in texts:
+    libcst.parse_module(text)
+print(time.process_time() - before)
+"""
+
+
+def parse_seconds() -> float:
+    """Return the CPU seconds of one parse, the mean over all cores at work, as they are during the tests."""
+    command = [sys.executable, "-c", PARSE, *map(str, sorted(tree_of("0.20.2").glob(MODULES)))]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in os.sched_getaffinity(0)]
+    return sum(float(process.communicate()[0]) for process in running) / len(running)
+
+
+def summary(
+    files: Mapping[str, float], whole: float, unit: float, limits: Limits
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the lines on what the tests cost, and those on what is above a limit; all times are CPU seconds."""
+    dearest = Counter(files).most_common(DEAREST)
+    lines = [
+        f"budget: {whole / unit:.0f} of {limits.whole:.0f} parses, {whole:.0f} s of CPU at {unit:.1f} s a parse; "
+        f"the {len(dearest)} dearest files, each within {limits.file:.0f}:",
+        *(f"  {seconds / unit:5.1f}  {seconds:5.1f} s  {file}" for file, seconds in dearest),
+    ]
+    above = [
+        f"{file} costs {seconds / unit:.1f} parses, above {limits.file:.0f}"
+        for file, seconds in dearest
+        if seconds / unit > limits.file
+    ]
+    if whole / unit > limits.whole:
+        above.append(f"the first tier costs {whole / unit:.0f} parses, above {limits.whole:.0f}")
+    return lines, above
+
+
+@dataclass
+class Meter:
+    """A plugin of pytest: counts CPU seconds by file of tests, with those of the processes that a test waited for."""
+
+    limits: Limits
+    fails: bool
+    files: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lines: Sequence[str] = ()
+    above: Sequence[str] = ()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Count what a test costs, with the fixtures that it is the first to need."""
+        before = sum(os.times()[:4])
+        try:
+            return (yield)
+        finally:
+            self.files[item.location[0]] += sum(os.times()[:4]) - before
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Take over what a worker counted."""
+        for file, seconds in getattr(node, "workeroutput", {}).get("cpu", {}).items():
+            self.files[file] += seconds
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        """Hand over what this worker counted; in the process that started the workers, judge it after their end."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["cpu"] = dict(self.files)
+            return (yield)
+        result = yield
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        whole = sum(usage.ru_utime + usage.ru_stime for usage in used)
+        self.lines, self.above = summary(self.files, whole, parse_seconds(), self.limits)
+        if self.above and self.fails and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return result
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write what the tests cost."""
+        for line in self.lines:
+            terminalreporter.write_line(line)
+        for line in self.above:
+            terminalreporter.write_line(f"over budget: {line}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count, if this is a run of the whole first tier."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    if hasattr(config, "workerinput") or (whole and config.option.markexpr == "not deep"):
+        traced = config.pluginmanager.hasplugin("_cov")
+        config.pluginmanager.register(Meter(TRACED if traced else LIMITS, fails=bool(os.environ.get("CI"))), "budget")
