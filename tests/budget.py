@@ -7,6 +7,7 @@ waits for these tests. A test that costs more than it shows belongs to the deep 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import subprocess
@@ -33,12 +34,14 @@ class Limits:
     """How many parses the tests may cost: all together with what starts them, and those of one file."""
 
     whole: float
-    file: float
+    file: float  # of tests
 
 
 LIMITS = Limits(whole=130, file=8)
 TRACED = Limits(whole=210, file=16)
 """The limits where coverage is measured, which traces each call."""
+DEEP = Limits(whole=math.inf, file=math.inf)
+"""The deep tier has none of these; what it costs is printed."""
 
 
 PARSE = """
@@ -64,17 +67,17 @@ def summary(
     """Return the lines on what the tests cost, and those on what is above a limit; all times are CPU seconds."""
     dearest = Counter(files).most_common(DEAREST)
     lines = [
-        f"budget: {whole / unit:.0f} of {limits.whole:.0f} parses, {whole:.0f} s of CPU at {unit:.1f} s a parse; "
-        f"the {len(dearest)} dearest files, each within {limits.file:.0f}:",
+        f"budget: {whole / unit:.0f} of {limits.whole} parses, {whole:.0f} s of CPU at {unit:.1f} s a parse; "
+        f"the {len(dearest)} dearest files, each within {limits.file}:",
         *(f"  {seconds / unit:5.1f}  {seconds:5.1f} s  {file}" for file, seconds in dearest),
     ]
     above = [
-        f"{file} costs {seconds / unit:.1f} parses, above {limits.file:.0f}"
+        f"{file} costs {seconds / unit:.1f} parses, above {limits.file}"
         for file, seconds in dearest
         if seconds / unit > limits.file
     ]
     if whole / unit > limits.whole:
-        above.append(f"the first tier costs {whole / unit:.0f} parses, above {limits.whole:.0f}")
+        above.append(f"the first tier costs {whole / unit:.0f} parses, above {limits.whole}")
     return lines, above
 
 
@@ -126,8 +129,10 @@ class Meter:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count, if this is a run of the whole first tier."""
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
-    if hasattr(config, "workerinput") or (whole and config.option.markexpr == "not deep"):
+    """Count, if this is a run of a whole tier."""
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Meter(DEEP, fails=False), "budget")
+    elif config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword:
         traced = config.pluginmanager.hasplugin("_cov")
-        config.pluginmanager.register(Meter(TRACED if traced else LIMITS, fails=bool(os.environ.get("CI"))), "budget")
+        limits = DEEP if "not deep" not in config.option.markexpr else TRACED if traced else LIMITS
+        config.pluginmanager.register(Meter(limits, fails=bool(os.environ.get("CI"))), "budget")

@@ -12,6 +12,7 @@ import pytest
 
 import tests.__main__
 from tests.__main__ import WORKFLOWS, failure
+from tests import rooms
 from tests.paths import ROOT
 
 
@@ -100,3 +101,7 @@ def test_no_source_file_is_long() -> None:
     }
 
     assert not {path: count for path, count in lines.items() if count > 350}
+
+
+def test_the_picture_of_the_rooms_is_drawn_anew() -> None:
+    assert rooms.PICTURE.read_text() == rooms.picture(), "run `python -m tests.rooms`"
