@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import tests.__main__
-from tests.__main__ import WORKFLOWS, failure
 from tests import rooms
+from tests.__main__ import WORKFLOWS, failure
 from tests.paths import ROOT
 
 
