@@ -149,8 +149,11 @@ class EnsureImport(ModuleEdit):
             lacking |= not ours
         binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted.items())
         found = Found.BEFORE if lacking else Found.AFTER
-        there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
-        return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
+        there = []
+        for path, names in () if self.typing_only else landed.items():
+            bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
+            there.append(Landed(path, reads=frozenset(), binds=frozenset(bound)))
+        return Finding(found, marked=frozenset(marks), binds=binds, landed=tuple(there))
 
     def _provided(
         self, owners: Sequence[Spot], target: Spot | None, source: Source, overlay: str
@@ -179,10 +182,6 @@ class EnsureImport(ModuleEdit):
 
     def _added_guard(self, target: Spot) -> bool:
         return self.typing_only and bool(marks_on(target.node))
-
-    def _landed(self, path: Path, names: set[str]) -> Landed:
-        bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
-        return Landed(path, reads=frozenset(), binds=frozenset(bound))
 
     def _make(self, source: Source, overlay: str) -> Source:
         line = block(self.statement)[0]
