@@ -119,8 +119,8 @@ def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
     ]
     total = sum(info.file_size for info in members)
     if total > LIMITS.files:
-        told = f"{total:,} bytes unpacked, and what is read may have {size(LIMITS.files)}"
-        problems.append(Problem("too large", f"{len(members)} files", told))
+        problem = f"{total:,} bytes unpacked, and what is read may have {size(LIMITS.files)}"
+        problems.append(Problem("too large", f"{len(members)} files", problem))
     if problems:
         raise Failure(*problems)
 
