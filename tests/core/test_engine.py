@@ -13,6 +13,7 @@ from vpatch import (
     AddFunction,
     AddKeyword,
     DeleteStatements,
+    EnsureImport,
     InsertAfter,
     InsertBefore,
     ReplaceExpr,
@@ -49,6 +50,8 @@ def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
         (ReplaceStatements(FILE, "f", "c()\nd()", "x()"), InsertAfter(FILE, "f", "d()", "y()")),
         (ReplaceFunction(FILE, "f", (FORM,), "def f(): ..."), ReplaceExpr(FILE, "f", "2", "y")),
         (AddFile("vllm/_vpatch/x.py", "1"), AddFile("vllm/_vpatch/x.py", "2")),
+        (AddFunction(FILE, "", "def g(): 1"), AddFunction(FILE, "", "def g(): 2")),
+        (EnsureImport(FILE, "from a import x"), EnsureImport(FILE, "from b import x")),
     ],
 )
 def test_two_overlays_that_change_the_same_code_are_in_conflict(one: Edit, other: Edit) -> None:

@@ -7,7 +7,7 @@ from vpatch import EnsureImport, File
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
-from tests.snippets import FILE, M, becomes, drifts, in_any_order, make, module, overlay, verdict
+from tests.snippets import FILE, M, becomes, drifts, in_any_order, module, overlay, verdict
 
 
 def ensure(statement: str, scope: str = "", *, typing_only: bool = False) -> EnsureImport:
@@ -116,12 +116,3 @@ def test_the_order_of_two_overlays_does_not_matter(source: str, pair: tuple[tupl
     one, two = (overlay(*edits, name=name) for edits, name in zip(pair, ("one", "two"), strict=True))
 
     in_any_order(module(source), one, two)
-
-
-def test_one_name_for_two_things_is_a_conflict() -> None:
-    one, two = overlay(ensure("from a import x"), name="one"), overlay(ensure("from b import x"), name="two")
-
-    changeset = make(module(""), one, two)
-
-    assert [v.state for v in changeset.before] == [State.CONFLICT, State.CONFLICT]
-    assert changeset.files == {}

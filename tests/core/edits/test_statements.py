@@ -93,20 +93,6 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
     becomes(WITHIN, edit, "".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("within", "message"),
-    [
-        (("if aa",), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
-        (("if a", "elif c"), "no block `elif c:` directly in it"),
-        (("try", "except C"), "no block `except C:` directly in it"),
-        (("with c(1)", "else"), "no block `else:` directly in it"),
-        (("if a",), "`w()` is not there; nearest"),
-    ],
-)
-def test_a_missing_header_drifts(within: tuple[str, ...], message: str) -> None:
-    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), message)
-
-
 INSERTED: dict[str, tuple[str, Edit, str]] = {
     "after": ("a()\nb()\n", InsertAfter(FILE, "", "a()", "c()"), f"a()\nc(){M}\nb()\n"),
     "before": ("x\n# why\na()\n", InsertBefore(FILE, "", "a()", "c()"), f"x\nc(){M}\n# why\na()\n"),
@@ -138,45 +124,6 @@ def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
     becomes(before, edit, after)
 
 
-@pytest.mark.parametrize(
-    ("source", "edit", "message"),
-    [
-        ("b(1)\n", InsertAfter(FILE, "", "b(2)", "c()"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
-        ("a()\na()\n", InsertAfter(FILE, "", "a()", "c()"), "`a()` is there 2 times, 1 expected"),
-        ("a()\n", InsertBefore(FILE, "", "a()", "c()", count=2), "`a()` is there 1 times, 2 expected"),
-        (
-            "a()\nc()\na()\n",
-            InsertAfter(FILE, "", "a()", "c()", count=2),
-            "`a()` is there 2 times, 2 expected, the new code beside it 1 times",
-        ),
-        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
-        ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
-        ("def g():\n    a()\n", InsertAfter(FILE, "f", "a()", "c()"), "no 'f' here"),
-        ("def frob():\n    a()\n", InsertAfter(FILE, "frob_", "a()", "c()"), "no 'frob_' here; nearest: 'frob'"),
-    ],
-)
-def test_inserting_and_replacing_drift(source: str, edit: Edit, message: str) -> None:
-    drifts(source, edit, message)
-
-
-def test_runs_that_overlap_are_counted_once() -> None:
-    item = overlay(ReplaceStatements(FILE, "", old="a()\na()", new="b()"))
-
-    assert applied(module("a()\na()\na()\n"), item)[FILE] == b"b()  # vpatch: demo\na()\n"
-
-
-def test_marked_code_does_not_complete_the_old_code_again() -> None:
-    item = overlay(ReplaceStatements(FILE, "", old="a()\nb()", new="x()\na()"))
-
-    assert applied(module("a()\nb()\nb()\n"), item)[FILE] == b"x()  # vpatch: demo\na()  # vpatch: demo\nb()\n"
-
-
-def test_a_changed_insertion_drifts() -> None:
-    item = overlay(InsertAfter(FILE, "", "a()", "c()"))
-
-    assert verdict(module(f"a()\nc(1){M}\n"), item).state is State.DRIFTED
-
-
 DELETED = {
     "first": ("a()\nb()\n", "a()", "# vpatch: demo\nb()\n"),
     "comments stay": (
@@ -199,30 +146,60 @@ def test_statements_are_deleted(before: str, old: str, after: str) -> None:
     assert applied(module(before), overlay(DeleteStatements(FILE, scope, old)))[FILE].decode() == after
 
 
-def test_as_many_statements_as_declared_are_deleted() -> None:
-    item = overlay(DeleteStatements(FILE, "", "a()", count=3))
+@pytest.mark.parametrize(
+    ("before", "edits", "after"),
+    [
+        # As many as declared are deleted; two in one block.
+        ("a()\na()\nb()\na()\n", [DeleteStatements(FILE, "", "a()", count=3)], "# M\n# M\nb()\npass  # M\n"),
+        (
+            "a()\nx\nb()\ny\n",
+            [DeleteStatements(FILE, "", "a()"), DeleteStatements(FILE, "", "b()")],
+            "# M\nx\n# M\ny\n",
+        ),
+        # Runs that overlap count once; marked code does not complete the old code again.
+        ("a()\na()\na()\n", [ReplaceStatements(FILE, "", "a()\na()", "b()")], "b()  # M\na()\n"),
+        ("a()\nb()\nb()\n", [ReplaceStatements(FILE, "", "a()\nb()", "x()\na()")], "x()  # M\na()  # M\nb()\n"),
+    ],
+)
+def test_code_that_repeats(before: str, edits: list[Edit], after: str) -> None:
+    assert applied(module(before), overlay(*edits))[FILE].decode() == after.replace("# M", "# vpatch: demo")
 
-    assert applied(module("a()\na()\nb()\na()\n"), item)[FILE] == (
-        b"# vpatch: demo\n# vpatch: demo\nb()\npass  # vpatch: demo\n"
-    )
+
+def within(*headers: str) -> Edit:
+    return ReplaceStatements(FILE, "f", old="w()", new="v()", within=headers)
 
 
-def test_two_deletions_in_one_block() -> None:
-    item = overlay(DeleteStatements(FILE, "", "a()"), DeleteStatements(FILE, "", "b()"))
+def insert(anchor: str = "a()", scope: str = "", *, count: int = 1) -> Edit:
+    return InsertAfter(FILE, scope, anchor, "c()", count=count)
 
-    assert applied(module("a()\nx\nb()\ny\n"), item)[FILE] == b"# vpatch: demo\nx\n# vpatch: demo\ny\n"
+
+DELETE = DeleteStatements(FILE, "", "a(0)")
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "edit", "message"),
     [
-        ("a(1)\n", "`a(0)` is not there; nearest, line 1: `a(1)`"),
-        ("a(0)\na(0)\n", "`a(0)` is there 2 times, 1 expected"),
-        ("b\n", "`a(0)` is not there"),
+        (WITHIN, within("if aa"), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
+        (WITHIN, within("if a", "elif c"), "no block `elif c:` directly in it"),
+        (WITHIN, within("try", "except C"), "no block `except C:` directly in it"),
+        (WITHIN, within("with c(1)", "else"), "no block `else:` directly in it"),
+        (WITHIN, within("if a"), "`w()` is not there; nearest"),
+        ("b(1)\n", insert("b(2)"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
+        ("a()\na()\n", insert(), "`a()` is there 2 times, 1 expected"),
+        ("a()\n", insert(count=2), "`a()` is there 1 times, 2 expected"),
+        ("a()\nc()\na()\n", insert(count=2), "is there 2 times, 2 expected, the new code beside it 1 times"),
+        (f"a()\nc(1){M}\n", insert(), "in line 2 is not what this version makes"),
+        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
+        ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
+        ("def g():\n    a()\n", insert(scope="f"), "no 'f' here"),
+        ("def frob():\n    a()\n", insert(scope="frob_"), "no 'frob_' here; nearest: 'frob'"),
+        ("a(1)\n", DELETE, "`a(0)` is not there; nearest, line 1: `a(1)`"),
+        ("a(0)\na(0)\n", DELETE, "`a(0)` is there 2 times, 1 expected"),
+        ("b\n", DELETE, "`a(0)` is not there"),
     ],
 )
-def test_deleting_drifts(source: str, message: str) -> None:
-    drifts(source, DeleteStatements(FILE, "", "a(0)"), message)
+def test_it_drifts(source: str, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 def test_only_a_predicate_recognizes_a_deletion_by_upstream() -> None:
