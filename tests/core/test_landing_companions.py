@@ -38,16 +38,16 @@ def refused(*edits: Edit) -> str:
     ],
 )
 def test_a_name_that_the_companion_does_not_define(edit: Edit) -> None:
-    told = refused(AddFile(FIX, "def order_layers(): ...\n"), edit)
+    reasons = refused(AddFile(FIX, "def order_layers(): ...\n"), edit)
 
-    assert NO_SUCH_NAME in told
-    assert edit.file in told
+    assert NO_SUCH_NAME in reasons
+    assert edit.file in reasons
 
 
 def test_a_companion_that_defines_nothing() -> None:
-    told = refused(AddFile(FIX, '"""Soon."""\n'), EnsureImport(FILE, "from vllm._vpatch.my_fix import x"))
+    reasons = refused(AddFile(FIX, '"""Soon."""\n'), EnsureImport(FILE, "from vllm._vpatch.my_fix import x"))
 
-    assert "my_fix.py defines no `x`: it defines nothing" in told
+    assert "my_fix.py defines no `x`: it defines nothing" in reasons
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,8 @@ def test_a_companion_that_defines_nothing() -> None:
     ["from vllm._vpatch.my_fix import x", "from vllm._vpatch import my_fix", "import vllm._vpatch.my_fix"],
 )
 def test_a_companion_that_is_not_added(statement: str) -> None:
-    told = refused(EnsureImport(FILE, statement))
-
-    assert f"`{statement}`: there is no {FIX}, and the overlay does not add it" in told
+    message = f"`{statement}`: there is no {FIX}, and the overlay does not add it"
+    assert message in refused(EnsureImport(FILE, statement))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_what_every_module_has_is_imported(names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1\nprint(f'{x}'\n", "'(' was never closed (my_fix.py, line 2)"),
         ("x = '\0'\n", "source code string cannot contain null bytes"),
@@ -95,11 +94,11 @@ def test_what_every_module_has_is_imported(names: str) -> None:
         ("def f():\n    from vpatch.core import cst\n", "`from vpatch.core import cst`: vpatch is not there when"),
     ],
 )
-def test_a_companion_that_cannot_run(text: str, told: str) -> None:
-    said = refused(AddFile(FIX, text))
+def test_a_companion_that_cannot_run(text: str, message: str) -> None:
+    reasons = refused(AddFile(FIX, text))
 
-    assert f"{FIX}: {told}" in said
-    assert FAULT in said
+    assert f"{FIX}: {message}" in reasons
+    assert FAULT in reasons
 
 
 def test_an_import_for_types_only_may_name_anything() -> None:
