@@ -62,27 +62,17 @@ def test_a_companion_that_is_not_added(statement: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x = 1\n",
-        "import x\n",
-        "from os import path as x\n",
-        "class x: ...\n",
+        *("x = 1\n", "import x\n", "from os import path as x\n", "class x: ...\n", "if a():\n    x: int = 1\n"),
+        *("from os import *\n", "def __getattr__(name): ...\n", "def set_it():\n    global x\n    x = 1\n"),
         "try:\n    import a\n    x = a\nexcept ImportError:\n    x = None\n",
-        "if a():\n    x: int = 1\n",
-        "def set_it():\n    global x\n    x = 1\n",
-        "from os import *\n",
-        "def __getattr__(name): ...\n",
     ],
 )
-@pytest.mark.parametrize("statement", ["from vllm._vpatch.my_fix import x", "from vllm._vpatch import my_fix"])
-def test_what_may_be_there_is_imported(text: str, statement: str) -> None:
-    assert applied(TREE, overlay(AddFile(FIX, text), EnsureImport(FILE, statement)))
+def test_what_may_be_there_is_imported(text: str) -> None:
+    """And what every module has."""
+    names = [EnsureImport(FILE, f"from vllm._vpatch{one}") for one in (".my_fix import x", " import my_fix")]
+    other = AddFile("vllm/_vpatch/other.py", "from .my_fix import __doc__, __file__\nfrom .my_fix import *\n")
 
-
-@pytest.mark.parametrize("names", ["*", "__doc__, __file__"])
-def test_what_every_module_has_is_imported(names: str) -> None:
-    other = AddFile("vllm/_vpatch/other.py", f"from .my_fix import {names}\n")
-
-    assert applied(TREE, overlay(AddFile(FIX, "x = 1\n"), other))
+    assert applied(TREE, overlay(AddFile(FIX, text), *names, other))
 
 
 @pytest.mark.parametrize(

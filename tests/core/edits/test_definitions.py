@@ -11,34 +11,26 @@ from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, Files, M, applied, becomes, drifts, in_any_order, module, overlay, verdict
+from tests.snippets import FILE, Files, applied, becomes, changes, drifts, in_any_order, module, overlay, verdict
 
 NEW = "def g(self):\n    return 1"
 
-ADDED: dict[str, tuple[str, AddFunction, str]] = {
-    "to a module": ("import a\n", AddFunction(FILE, "", NEW), f"import a\n\n\ndef g(self):{M}\n    return 1\n"),
+ADDED = {
+    "to a module": ("import a|>|>|+def g(self):|>    return 1", "", NEW),
     "to a class": (
-        "class A:\n    x = 1\n\nb\n",
-        AddFunction(FILE, "A", f"# Why.\n@c\n{NEW}"),
-        f"class A:\n    x = 1\n\n    # Why.\n    @c\n    def g(self):{M}\n        return 1\n\nb\n",
+        "class A:|    x = 1||>    # Why.|>    @c|+    def g(self):|>        return 1|>|b",
+        "A",
+        f"# Why.\n@c\n{NEW}",
     ),
-    "to a function, tabs": (
-        "def f():\n\tif x:\n\t\ty\n",
-        AddFunction(FILE, "f", "async def g(): return 1"),
-        f"def f():\n\tif x:\n\t\ty\n\n\tasync def g(): return 1{M}\n",
-    ),
-    "a class": ("x\n", AddFunction(FILE, "", "class B(A): ..."), f"x\n\n\nclass B(A): ...{M}\n"),
-    "to a class in `if`": (
-        "if x:\n    class A:\n        y\n",
-        AddFunction(FILE, "A", NEW),
-        f"if x:\n    class A:\n        y\n\n        def g(self):{M}\n            return 1\n",
-    ),
+    "to a function, tabs": ("def f():|\tif x:|\t\ty|>|+\tasync def g(): return 1", "f", "async def g(): return 1"),
+    "a class": ("x|>|>|+class B(A): ...", "", "class B(A): ..."),
+    "to a class in `if`": ("if x:|    class A:|        y|>|+        def g(self):|>            return 1", "A", NEW),
 }
 
 
-@pytest.mark.parametrize(("before", "edit", "after"), ADDED.values(), ids=ADDED)
-def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
-    becomes(before, edit, after)
+@pytest.mark.parametrize(("change", "scope", "new"), ADDED.values(), ids=ADDED)
+def test_a_function_is_added(change: str, scope: str, new: str) -> None:
+    changes(change, AddFunction(FILE, scope, new))
 
 
 def test_the_order_of_overlays_does_not_matter() -> None:

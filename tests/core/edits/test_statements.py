@@ -8,25 +8,24 @@ from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, M, applied, becomes, drifts, module, overlay, unmarked, verdict
+from tests.snippets import FILE, M, applied, becomes, changes, drifts, module, overlay, unmarked, verdict
 
 REPLACED = {
-    "one": ("a()\nb()\n", "a()", "c()", f"c(){M}\nb()\n"),
-    "several": ("a()\nb()\nd()\n", "a()\nb()", "c()", f"c(){M}\nd()\n"),
-    "by several": ("a()\n", "a()", "b()\nc()", f"b(){M}\nc(){M}\n"),
-    "compound": ("if a:\n    b\n", "if a:\n    b", "if a:\n    c", f"if a:{M}\n    c\n"),
-    "one-line suite": ("if a: b\n", "if a:\n    b", "if a: c", f"if a: c{M}\n"),
-    "comments above stay": ("# why\na()  # gone\n", "a()", "c()", f"# why\nc(){M}\n"),
-    "new contains old": ("a()\n", "a()", "a()\nb()", f"a(){M}\nb(){M}\n"),
-    "old contains new": ("a()\nb()\n", "a()\nb()", "a()", f"a(){M}\n"),
-    "no newline at the end": ("x\na()", "a()", "c()", f"x\nc(){M}"),
-    "match": ("a()\n", "a()", "match a:\n    case 1:\n        b()", f"match a:{M}\n    case 1:\n        b()\n"),
+    "one": ("-a()|+c()|b()", "a()", "c()"),
+    "several": ("-a()|-b()|+c()|d()", "a()\nb()", "c()"),
+    "by several": ("-a()|+b()|+c()", "a()", "b()\nc()"),
+    "compound": ("-if a:|-    b|+if a:|>    c", "if a:\n    b", "if a:\n    c"),
+    "one-line suite": ("-if a: b|+if a: c", "if a:\n    b", "if a: c"),
+    "comments above stay": ("# why|-a()  # gone|+c()", "a()", "c()"),
+    "new contains old": ("-a()|+a()|+b()", "a()", "a()\nb()"),
+    "old contains new": ("-a()|-b()|+a()", "a()\nb()", "a()"),
+    "match": ("-a()|+match a:|>    case 1:|>        b()", "a()", "match a:\n    case 1:\n        b()"),
 }
 
 
-@pytest.mark.parametrize(("before", "old", "new", "after"), REPLACED.values(), ids=REPLACED)
-def test_statements_are_replaced(before: str, old: str, new: str, after: str) -> None:
-    becomes(before, ReplaceStatements(FILE, "", old=old, new=new), after)
+@pytest.mark.parametrize(("change", "old", "new"), REPLACED.values(), ids=REPLACED)
+def test_statements_are_replaced(change: str, old: str, new: str) -> None:
+    changes(change, ReplaceStatements(FILE, "", old=old, new=new))
 
 
 SIX = "a()\nb()\nc()\nd()\ne()\nf()\n"
@@ -93,35 +92,26 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
     becomes(WITHIN, edit, "".join(lines))
 
 
-INSERTED: dict[str, tuple[str, Edit, str]] = {
-    "after": ("a()\nb()\n", InsertAfter(FILE, "", "a()", "c()"), f"a()\nc(){M}\nb()\n"),
-    "before": ("x\n# why\na()\n", InsertBefore(FILE, "", "a()", "c()"), f"x\nc(){M}\n# why\na()\n"),
-    "several": ("a()\nb()\n", InsertBefore(FILE, "", "b()", "c()\nd()"), f"a()\nc(){M}\nd(){M}\nb()\n"),
-    "a free anchor": (
-        "x, y = f(1, k=2)\n",
-        InsertAfter(FILE, "", "x, y = f(...)", "c()"),
-        f"x, y = f(1, k=2)\nc(){M}\n",
-    ),
-    "twice": ("a()\nb()\na()\n", InsertAfter(FILE, "", "a()", "c()", count=2), f"a()\nc(){M}\nb()\na()\nc(){M}\n"),
-    "before, twice": (
-        "a()\nb()\na()\n",
-        InsertBefore(FILE, "", "a()", "c()", count=2),
-        f"c(){M}\na()\nb()\nc(){M}\na()\n",
-    ),
-    "after a run": ("a()\nb()\nd()\n", InsertAfter(FILE, "", "a()\nb()", "c()"), f"a()\nb()\nc(){M}\nd()\n"),
-    "new contains the anchor, after": ("a()\n", InsertAfter(FILE, "", "a()", "b()\na()"), f"a()\nb(){M}\na(){M}\n"),
-    "new contains the anchor, before": ("a()\n", InsertBefore(FILE, "", "a()", "a()\nb()"), f"a(){M}\nb(){M}\na()\n"),
+INSERTED = {
+    "after": ("a()|+c()|b()", InsertAfter(FILE, "", "a()", "c()")),
+    "before": ("x|+c()|# why|a()", InsertBefore(FILE, "", "a()", "c()")),
+    "several": ("a()|+c()|+d()|b()", InsertBefore(FILE, "", "b()", "c()\nd()")),
+    "a free anchor": ("x, y = f(1, k=2)|+c()", InsertAfter(FILE, "", "x, y = f(...)", "c()")),
+    "twice": ("a()|+c()|b()|a()|+c()", InsertAfter(FILE, "", "a()", "c()", count=2)),
+    "before, twice": ("+c()|a()|b()|+c()|a()", InsertBefore(FILE, "", "a()", "c()", count=2)),
+    "after a run": ("a()|b()|+c()|d()", InsertAfter(FILE, "", "a()\nb()", "c()")),
+    "new contains the anchor, after": ("a()|+b()|+a()", InsertAfter(FILE, "", "a()", "b()\na()")),
+    "new contains the anchor, before": ("+a()|+b()|a()", InsertBefore(FILE, "", "a()", "a()\nb()")),
     "in a class in a class": (
-        "class A:\n    class B:\n        async def f(self):\n            a()\n",
+        "class A:|    class B:|        async def f(self):|            a()|+            c()",
         InsertAfter(FILE, "A.B.f", "a()", "c()"),
-        f"class A:\n    class B:\n        async def f(self):\n            a()\n            c(){M}\n",
     ),
 }
 
 
-@pytest.mark.parametrize(("before", "edit", "after"), INSERTED.values(), ids=INSERTED)
-def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
-    becomes(before, edit, after)
+@pytest.mark.parametrize(("change", "edit"), INSERTED.values(), ids=INSERTED)
+def test_statements_are_inserted(change: str, edit: Edit) -> None:
+    changes(change, edit)
 
 
 DELETED = {
@@ -149,7 +139,7 @@ def test_statements_are_deleted(before: str, old: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("before", "edits", "after"),
     [
-        # As many as declared are deleted; two in one block.
+        ("x\na()", [ReplaceStatements(FILE, "", "a()", "c()")], "x\nc()  # M"),  # no newline at the end
         ("a()\na()\nb()\na()\n", [DeleteStatements(FILE, "", "a()", count=3)], "# M\n# M\nb()\npass  # M\n"),
         (
             "a()\nx\nb()\ny\n",
