@@ -53,15 +53,6 @@ DEEP: dict[str, Callable[[int], str]] = {
 
 
 FIRST_KINDS = {"parentheses, never closed", "indents", "lambdas", "and", "a decorator", "elif, a few", "formats"}
-    "parentheses, never closed",
-    "indents",
-    "lambdas",
-    "and",
-    "a decorator",
-    "a case",
-    "elif, a few",
-    "formats",
-}
 
 
 @pytest.mark.parametrize("kind", [kind if kind in FIRST_KINDS else deep(kind) for kind in DEEP])
