@@ -13,6 +13,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -29,7 +30,7 @@ SOURCES = {
     "vllm-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n",
     "vllm-1.0.dist-info/licenses/LICENSE": b"Apache-2.0\n",
 }
-BALLAST = hashlib.shake_256(b"ballast").digest(3_000_000)
+BALLAST = hashlib.shake_256(b"ballast").digest(800_000)  # more than `ranges.GAP`, and than `ranges.TAIL`
 RECORD = "vllm-1.0.dist-info/RECORD"
 
 
@@ -58,8 +59,11 @@ def make_wheel(
             archive.writestr(info, data, compress_type=stored)
         archive.mkdir(f"{release}.dist-info/empty")
         archive.writestr(zipfile.ZipInfo(path), record_of(everything, path) if record is None else record)
-        archive.writestr(zipfile.ZipInfo("vllm/_moe.so"), BALLAST[:1_000_000])
+        archive.writestr(zipfile.ZipInfo("vllm/_moe.so"), BALLAST[:600_000])
     return body.getvalue()
+
+
+_wheel = cache(make_wheel)
 
 
 class IndexServer:
@@ -265,7 +269,7 @@ def index(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IndexServ
     state = IndexServer()
     with listening(Handler, index=state) as server:
         state.url = f"http://127.0.0.1:{server.server_port}"
-        state.publish(NAME, make_wheel())
+        state.publish(NAME, _wheel())
         monkeypatch.setenv("PIP_INDEX_URL", f"{state.url}/simple/")
 
         def stop() -> None:

@@ -90,6 +90,18 @@ def becomes(before: str, edit: Edit, after: str) -> None:
     assert merged.state is State.MERGED, merged.because
 
 
+def changes(text: str, edit: Edit) -> None:
+    """Assert that an edit makes a change, which is written with `|` between the lines.
+
+    `-` begins a line that goes, `+` one that comes with the mark, and `>` one that comes without it.
+    """
+    before, after = "", ""
+    for line in text.split("|"):
+        before += "" if line[:1] in (">", "+") else f"{line.removeprefix('-')}\n"
+        after += "" if line[:1] == "-" else f"{line[1:]}{M}\n" if line[:1] == "+" else f"{line.removeprefix('>')}\n"
+    becomes(before, edit, after)
+
+
 def unmarked(files: Files) -> Files:
     """Remove the marks from a tree."""
     return {file: re.sub(rb" *# vpatch: [a-z-]+", b"", data) for file, data in files.items()}

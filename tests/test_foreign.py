@@ -20,57 +20,36 @@ def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "link") == b"x = 1\n" * 40_000
     assert read_regular("code.py", 240_000, dir_fd=folder) == b"x = 1\n" * 40_000
     os.close(folder)
-
-
-def test_an_open_file_keeps_its_offset(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_bytes(b"0123456789")
     with (tmp_path / "code.py").open("rb") as file:
         file.seek(4)
-        assert read_opened(file.fileno()) == b"0123456789"
-        assert file.read() == b"456789"
+        assert read_opened(file.fileno()) == b"x = 1\n" * 40_000
+        assert file.read(4) == b"1\nx "
+    with opened_regular(tmp_path / "code.py") as part:
+        assert os.pread(part, 5, 6) == b"x = 1"
+    assert read_regular("/proc/self/environ") == b""  # what has no size is not read
 
 
-def test_what_is_no_file_of_a_bounded_size_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "cause"),
+    [
+        ("pipe", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (".", "Is a directory"),
+        ("sparse", "it has 3,221,225,472 bytes, more than 16,777,216"),
+        ("none", "No such file or directory"),
+        ("a\0b", "no file can have this name"),
+        ("\ud800", "no file can have this name"),
+    ],
+)
+def test_what_is_no_file_of_a_bounded_size_is_refused(tmp_path: Path, path: str, cause: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 3 << 30)
 
-    for path, cause in (
-        (tmp_path / "pipe", "not a regular file"),
-        (Path("/dev/zero"), "not a regular file"),
-        (tmp_path, "Is a directory"),
-        (tmp_path / "sparse", "it has 3,221,225,472 bytes, more than 16,777,216"),
-        (tmp_path / "none", "No such file or directory"),
-    ):
-        with pytest.raises(OSError, match=re.escape(cause)):
-            read_regular(path)
+    with pytest.raises(OSError, match=re.escape(cause)) as refusal:
+        read_regular(tmp_path / path)
 
-
-@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OSError, match="no file can have this name"):
-        read_regular(tmp_path / name)
-
-
-def test_an_error_has_the_path(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-
-    with pytest.raises(OSError, match="not a regular file") as refusal:
-        read_regular(tmp_path / "pipe")
-
-    assert refusal.value.filename == str(tmp_path / "pipe")
-
-
-def test_a_part_of_a_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "sparse").touch()
-    os.truncate(tmp_path / "sparse", 3 << 30)
-
-    with opened_regular(tmp_path / "sparse") as file:
-        assert os.pread(file, 4, 1 << 30) == bytes(4)
-
-
-def test_a_file_of_proc_is_not_read() -> None:
-    assert read_regular("/proc/self/environ") == b""
+    assert refusal.value.filename == str(tmp_path / path)
 
 
 @pytest.mark.parametrize(

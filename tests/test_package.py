@@ -42,24 +42,20 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the repository's wheel and sdist."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository's wheel."""
     folder = tmp_path_factory.mktemp("built")
-    hatch(ROOT, "build", "-d", folder)
-    return folder
+    hatch(ROOT, "build", "-t", "wheel", "-d", folder)
+    return only(folder, "*.whl")
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    return only(built, "*.whl")
-
-
-@pytest.fixture(scope="module")
-def source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked sdist."""
     folder = tmp_path_factory.mktemp("source")
-    subprocess.run(["tar", "-xf", only(built, "*.tar.gz"), "-C", folder], check=True)
-    return only(folder, "*")
+    hatch(ROOT, "build", "-t", "sdist", "-d", folder)
+    subprocess.run(["tar", "-xf", only(folder, "*.tar.gz"), "-C", folder], check=True)
+    return only(folder, "*/")
 
 
 @pytest.fixture
@@ -93,36 +89,32 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_tree_without_git_has_an_unknown_version(project: Path) -> None:
-    assert hatch(project, "version") == "0.0.0"
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("commits", "version", "archived"),
+    [
+        ([], r"0\.0\.0", ""),
+        ([()], r"0\.0\.1\.dev1\+g[0-9a-f]+", r"0\.0(\.0)?"),
+        ([("v1.2.3", "v1", "v2-images")], r"1\.2\.3", r"1\.2\.3"),
+        ([("v1.2.3",), ("v9",)], r"1\.2\.4\.dev1\+g[0-9a-f]+", ""),
+    ],
+)
+def test_the_version_is_that_of_the_tag(
+    project: Path, tmp_path: Path, commits: list[tuple[str, ...]], version: str, archived: str
+) -> None:
+    """Of a tree without git, of clones, and of GitHub's archives, from which it also runs actions: `git archive`."""
+    for tags in commits:
+        commit(project, *tags)
+
+    assert re.fullmatch(version, hatch(project, "version"))
+    if archived:
+        (tmp_path / "unpacked").mkdir()
+        subprocess.run(["git", "archive", "-o", tmp_path / "a.tar", "HEAD"], cwd=project, check=True)
+        subprocess.run(["tar", "-xf", tmp_path / "a.tar", "-C", tmp_path / "unpacked"], check=True)
+        assert re.fullmatch(archived, hatch(tmp_path / "unpacked", "version"))
 
 
-def test_a_clone_without_tags_has_a_version(project: Path) -> None:
-    commit(project)
-
-    assert re.fullmatch(r"0\.0\.1\.dev1\+g[0-9a-f]+", hatch(project, "version"))
-
-
-def test_a_release_tag_is_the_version(project: Path) -> None:
-    commit(project, "v1.2.3", "v1", "v2-images")
-    assert hatch(project, "version") == "1.2.3"
-
-    commit(project, "v9")
-    assert re.fullmatch(r"1\.2\.4\.dev1\+g[0-9a-f]+", hatch(project, "version"))
-
-
-@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", r"1\.2\.3"), ("", r"0\.0(\.0)?")])
-def test_an_archive_has_the_version_of_its_tag(project: Path, tmp_path: Path, tag: str, version: str) -> None:
-    """GitHub's archives, from which it also runs actions, are made by `git archive`."""
-    commit(project, *filter(None, [tag]))
-    (tmp_path / "unpacked").mkdir()
-    subprocess.run(["git", "archive", "-o", tmp_path / "a.tar", "HEAD"], cwd=project, check=True)
-    subprocess.run(["tar", "-xf", tmp_path / "a.tar", "-C", tmp_path / "unpacked"], check=True)
-
-    assert re.fullmatch(version, hatch(tmp_path / "unpacked", "version"))
-
-
-def test_the_wheel_has_every_file_of_both_packages(wheel: Path) -> None:
+def test_the_wheel_has_every_file_of_both_packages_and_leads_to_the_repository(wheel: Path) -> None:
     files = {
         f"{name}/{path.relative_to(ROOT / folder)}": path.read_bytes()
         for name, folder in PACKAGES.items()
@@ -134,7 +126,22 @@ def test_the_wheel_has_every_file_of_both_packages(wheel: Path) -> None:
     assert {Path(name).suffix for name in files} >= {".py", ".in", ".toml", ".json", ".html", ".css", ".typed"}
     assert found == files
 
+    about = metadata(wheel)
+    assert set(URLS) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert dict(url.split(", ") for url in about.get_all("Project-URL", [])) == URLS
+    assert all(url.startswith(URLS["Source"]) for url in URLS.values())
+    assert about["License-Expression"] == "Apache-2.0"
+    assert "vllm" in about["Keywords"].split(",")
+    assert about["Description-Content-Type"] == "text/markdown"
+    release = f"{URLS['Source']}/blob/v{about['Version']}/"
+    links = re.findall(r"\]\(([^)]*)\)", str(about.get_payload()))
+    assert not [link for link in links if not re.match("https://|#", link)], "relative links, which the index breaks"
+    named = {link.removeprefix(release) for link in links if link.startswith(release)}
+    assert named
+    assert not [name for name in named if not (ROOT / name.partition("#")[0]).exists()]
 
+
+@pytest.mark.deep
 def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
     """It has no git, and yet the same version."""
     hatch(source, "build", "-t", "wheel", "-d", tmp_path)
@@ -143,28 +150,7 @@ def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Pa
     assert contents(only(tmp_path, "*")) == contents(wheel)
 
 
-def test_the_metadata_leads_to_the_repository(wheel: Path) -> None:
-    found = metadata(wheel)
-
-    assert set(URLS) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
-    assert dict(url.split(", ") for url in found.get_all("Project-URL", [])) == URLS
-    assert all(url.startswith(URLS["Source"]) for url in URLS.values())
-    assert found["License-Expression"] == "Apache-2.0"
-    assert "vllm" in found["Keywords"].split(",")
-
-
-def test_the_readme_on_the_index_has_no_relative_link(wheel: Path) -> None:
-    found = metadata(wheel)
-    release = f"{URLS['Source']}/blob/v{found['Version']}/"
-    links = re.findall(r"\]\(([^)]*)\)", str(found.get_payload()))
-
-    assert found["Description-Content-Type"] == "text/markdown"
-    assert not [link for link in links if not re.match("https://|#", link)]
-    named = {link.removeprefix(release) for link in links if link.startswith(release)}
-    assert named
-    assert not [name for name in named if not (ROOT / name.partition("#")[0]).exists()]
-
-
+@pytest.mark.deep
 def test_an_image_on_the_index_is_the_file_itself(project: Path, tmp_path: Path) -> None:
     """A page of GitHub around the file is not an image."""
     (project / "README.md").write_text("![a page](docs/matrix.png) [a text](docs/matrix.md#limits) [here](#use)\n")
@@ -179,6 +165,7 @@ def test_an_image_on_the_index_is_the_file_itself(project: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.deep
 def test_every_address_of_the_repository_has_one_owner(source: Path) -> None:
     """Whoever forks the repository renames its owner in all files, or in none."""
     owner, name = URLS["Source"].removeprefix("https://github.com/").split("/")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from re import _compiler as compiler  # type: ignore[attr-defined]
 from re import _constants as c  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -85,41 +86,14 @@ def _one(code: Any, value: Any) -> str:
     return ""  # positions and lookarounds
 
 
-CATEGORIES = {c.CATEGORY_DIGIT: "1", c.CATEGORY_WORD: "a", c.CATEGORY_SPACE: " "}
 REPEATS = {c.MAX_REPEAT, c.MIN_REPEAT, c.POSSESSIVE_REPEAT}
 CANDIDATES = "x1 a-._/:'\"<(\n,"
 
 
 def _member(items: Any) -> str:
-    for character in CANDIDATES + "".join(map(chr, range(33, 127))):
-        if _has(items, ord(character)):
-            return character
-    return "x"
-
-
-def _has(items: Any, point: int) -> bool:
-    negated = items[0][0] is c.NEGATE
-    found = False
-    for code, value in items:
-        if code is c.LITERAL:
-            found |= value == point
-        elif code is c.RANGE:
-            found |= value[0] <= point <= value[1]
-        elif code is c.CATEGORY:
-            found |= _in_category(value, chr(point))
-    return found is not negated
-
-
-def _in_category(category: Any, character: str) -> bool:
-    tests = {
-        c.CATEGORY_DIGIT: character.isdigit(),
-        c.CATEGORY_NOT_DIGIT: not character.isdigit(),
-        c.CATEGORY_WORD: character.isalnum() or character == "_",
-        c.CATEGORY_NOT_WORD: not (character.isalnum() or character == "_"),
-        c.CATEGORY_SPACE: character.isspace(),
-        c.CATEGORY_NOT_SPACE: not character.isspace(),
-    }
-    return tests.get(category, False)
+    """Return a character of a set."""
+    pattern = compiler.compile(parser.SubPattern(parser.State(), [(c.IN, items)]))
+    return next(filter(pattern.match, CANDIDATES + "".join(map(chr, range(33, 127)))), "x")
 
 
 def pumps(items: Sequence[Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -129,9 +103,8 @@ def pumps(items: Sequence[Any], before: str = "") -> Iterator[tuple[str, str]]:
             _, most, inside = value
             if most is c.MAXREPEAT or most > 1000:
                 yield before, example(inside) or "x"
-                for other in CANDIDATES:
-                    if re.fullmatch(_source(inside), other):
-                        yield before, other
+                if [code for code, _ in inside] == [c.IN]:
+                    yield from ((before, other) for other in CANDIDATES)
             yield from pumps(inside, before)
         elif code is c.SUBPATTERN:
             yield from pumps(value[-1], before)
@@ -139,10 +112,6 @@ def pumps(items: Sequence[Any], before: str = "") -> Iterator[tuple[str, str]]:
             for branch in value[1]:
                 yield from pumps(branch, before)
         before += _one(code, value)
-
-
-def _source(items: Any) -> str:
-    return "(?!)" if len(items) != 1 or items[0][0] is not c.IN else ".|\n"
 
 
 def attacks(pattern: re.Pattern[Any], length: int) -> Iterator[str]:

@@ -37,12 +37,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def both(process: Process, installed: Path) -> Program:
-    """Run the program as a process of an environment that has both distributions."""
-    return lambda *arguments: process(*arguments, env={**UNWATCHED, "PYTHONPATH": str(installed)})
-
-
-@pytest.fixture
 def here(vpatch: Program, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """Run the program in this process, which then has both distributions."""
 
@@ -55,34 +49,29 @@ def here(vpatch: Program, installed: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return run
 
 
-def test_list_and_show(both: Program) -> None:
-    listed = {item["id"]: item for item in both("list", "--json").json["overlays"]}
-
+def test_their_overlay_alone(here: Program, process: Process, installed: Path, linked: Trees, slim: Trees) -> None:
+    listed = {item["id"]: item for item in here("list", "--json").json["overlays"]}
     assert listed[THEIRS]["origin"] == "vpatch-machine-names 1.2.3"
     assert listed[OURS]["origin"].startswith("vpatch ")
-    assert f"{THEIRS}: Know a machine by its other names.\n" in both("list").out
-    shown = both("show", THEIRS).out
-    assert (
-        "From vpatch-machine-names 1.2.3.\n\nWhy\n  Know a machine by its other names, too.\n\n  Debian says" in shown
-    )
-
-
-def test_their_overlay_alone(both: Program, here: Program, linked: Trees, slim: Trees) -> None:
+    shown = process("show", THEIRS, env={**UNWATCHED, "PYTHONPATH": str(installed)}).out
+    why = "Why\n  Know a machine by its other names, too.\n\n  Debian says"
+    assert f"From vpatch-machine-names 1.2.3.\n\n{why}" in shown
     tree = linked("0.20.2")
 
-    ran = both("apply", tree, "--overlay", THEIRS, "--json")
+    ran = here("apply", tree, "--overlay", THEIRS, "--json")
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["changed"] == ["vllm-0.20.2.dist-info/RECORD", COMPANION, INTERFACE]
     assert "machine = machine_name(platform.machine())  # vpatch: machine-names\n" in (tree / INTERFACE).read_text()
-    states = {i["id"]: i["state"] for i in here("status", tree, "--json").json["overlays"]}
-    assert (states.pop(THEIRS), states[OURS]) == ("applied", "pending")
-    assert "applied" not in states.values()
-    assert here("verify", tree).code == 0
+    both = ("--overlay", THEIRS, "--overlay", OURS)
+    states = {i["id"]: i["state"] for i in here("status", tree, "--json", *both).json["overlays"]}
+    assert states == {THEIRS: "applied", OURS: "pending"}
+    assert here("verify", tree, "--overlay", THEIRS).code == 0
     assert here("revert", tree, "--overlay", THEIRS).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
+@pytest.mark.deep
 def test_any_order_gives_the_same_bytes(here: Program, linked: Trees) -> None:
     orders = {
         "at once": [[OURS, THEIRS]],
@@ -100,6 +89,7 @@ def test_any_order_gives_the_same_bytes(here: Program, linked: Trees) -> None:
     assert results == [results[0]] * len(orders)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
 def test_reverting_one_keeps_the_other(here: Program, linked: Trees, slim: Trees, goes: str, stays: str) -> None:
     alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
@@ -114,6 +104,7 @@ def test_reverting_one_keeps_the_other(here: Program, linked: Trees, slim: Trees
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
+@pytest.mark.deep
 def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
     here: Program, vpatch: Program, linked: Trees, slim: Trees
 ) -> None:
@@ -135,6 +126,7 @@ def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
 GONE = [{"id": THEIRS, "files": [COMPANION, INTERFACE]}]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["site-packages", "checkout"])
 def test_an_uninstalled_distribution_is_named(here: Program, vpatch: Program, linked: Trees, kind: str) -> None:
     tree = linked("0.20.2")
@@ -164,6 +156,7 @@ def test_an_uninstalled_distribution_is_named(here: Program, vpatch: Program, li
     assert vpatch("status", tree, "--json").json["not_installed"] == []
 
 
+@pytest.mark.deep
 def test_of_an_uninstalled_distribution_the_files_are_checked(here: Program, vpatch: Program, linked: Trees) -> None:
     tree = linked("0.20.2")
     assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
@@ -175,18 +168,3 @@ def test_of_an_uninstalled_distribution_the_files_are_checked(here: Program, vpa
     found = vpatch("verify", tree, "--json").json["problems"]
 
     assert {problem["what"] for problem in found} == {"cannot verify", "does not compile", "RECORD is not true"}
-
-
-def test_two_distributions_with_one_id(process: Process, installed: Path, tmp_path: Path) -> None:
-    source = shutil.copytree(SOURCE, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    (source / PACKAGE).rename(source / "vpatch_fork")
-    for file in (source / "pyproject.toml", source / "vpatch_fork/machine_names.py"):
-        text = file.read_text().replace("vpatch-machine-names", "vpatch-fork").replace(PACKAGE, "vpatch_fork")
-        file.write_text(text)
-    install(source, tmp_path / "target")
-
-    ran = process("list", env={"PYTHONPATH": f"{tmp_path / 'target'}:{installed}"})
-
-    assert (ran.code, ran.out) == (1, "")
-    origins = "vpatch-fork 1.2.3 and vpatch-machine-names 1.2.3 both ship it"
-    assert ran.err == f"overlay id taken: {THEIRS}: {origins}\n"

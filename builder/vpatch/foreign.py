@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NoReturn
 
 CODE_BYTES = 1 << 24  # of a module, a RECORD or a note beside them; the largest of vLLM has 1 MB
@@ -125,14 +126,11 @@ def _refuse_constant(constant: str) -> NoReturn:
 def _refuse_deep(document: object) -> None:
     level: list[object] = [document]
     for _ in range(DEPTH):
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = list(chain.from_iterable(inside))
         if not level:
             return
     raise _too_deep()
-
-
-def _inside(one: dict[str, object] | list[object]) -> list[object]:
-    return list(one.values()) if isinstance(one, dict) else one
 
 
 def _too_deep() -> ValueError:

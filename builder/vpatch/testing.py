@@ -86,9 +86,9 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
 
     engine = Engine(chosen)
     (found,) = engine.status(store.tree.read)
-    told = "; ".join([found.because, *map(str, found.problems)])
-    _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
-    _hold(case.says in told, f"{case.says!r} is not in: {told}")
+    reasons = "; ".join([found.because, *map(str, found.problems)])
+    _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {reasons}")
+    _hold(case.says in reasons, f"{case.says!r} is not in: {reasons}")
 
     changeset, writes = apply(store, chosen, engine)
     changed = writes.changed

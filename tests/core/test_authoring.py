@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch import (
-    AddFunction,
-    AddKeyword,
-    AddParameter,
-    Block,
-    Companion,
-    Contains,
-    Defines,
-    DeleteStatements,
-    EnsureImport,
-    File,
-    Imports,
-    InsertAfter,
-    InsertBefore,
-    Lists,
-    Part,
-    Probe,
-    ReplaceExpr,
-    ReplaceFunction,
-    ReplaceStatements,
-    Sets,
-    Shape,
-    Takes,
-    probe,
-)
+import vpatch as v
+from vpatch import Block, Companion, EnsureImport, File, Part, Shape, probe
 
 PATH = "vllm/a.py"
 file = File(PATH)
@@ -41,30 +17,30 @@ branch = method.within("if x")
 USES = ("self.y",)
 
 SAME = [
-    (file.ensure_import("import b"), EnsureImport(PATH, "import b")),
-    (file.ensure_import("import b", typing_only=True), EnsureImport(PATH, "import b", typing_only=True)),
-    (method.ensure_import("import b"), EnsureImport(PATH, "import b", "C.m")),
-    (file.defer_annotations(), EnsureImport(PATH, "from __future__ import annotations")),
-    (file.add_function("def f(): ..."), AddFunction(PATH, "", "def f(): ...")),
-    (file.class_("C").add_function("def f(self): ...", uses=USES), AddFunction(PATH, "C", "def f(self): ...", USES)),
-    (method.replace("def m(self): ...", known="f00"), ReplaceFunction(PATH, "C.m", ("f00",), "def m(self): ...")),
-    (method.replace("def m(): ...", known=("a", "b")), ReplaceFunction(PATH, "C.m", ("a", "b"), "def m(): ...")),
-    (branch.replace_expression("a", "b"), ReplaceExpr(PATH, "C.m", "a", "b", within=("if x",))),
-    (method.replace_statements("a", "b", count=2), ReplaceStatements(PATH, "C.m", "a", "b", count=2)),
-    (branch.insert_before("a", "b", uses=USES), InsertBefore(PATH, "C.m", "a", "b", within=("if x",), uses=USES)),
-    (branch.within("else").insert_after("a", "b"), InsertAfter(PATH, "C.m", "a", "b", within=("if x", "else"))),
-    (branch.delete("a"), DeleteStatements(PATH, "C.m", "a", within=("if x",))),
-    (method.add_keyword("f(...)", "a=1"), AddKeyword(PATH, "C.m", "f(...)", "a=1")),
-    (method.add_parameter("a: int", after="self"), AddParameter(PATH, "C.m", "a: int", "self")),
-    (file.contains("a"), Contains(PATH, "", "a")),
-    (method.contains("a"), Contains(PATH, "C.m", "a")),
-    (file.defines("C"), Defines(PATH, "C")),
-    (file.imports("a"), Imports(PATH, "a")),
-    (method.imports("a"), Imports(PATH, "a", "C.m")),
-    (file.lists("K", "a*"), Lists(PATH, "K", "a*")),
-    (file.sets("C", "a", "b"), Sets(PATH, "C", ("a", "b"))),
-    (method.takes("a"), Takes(PATH, "C.m", "a")),
-    (method.takes_first("a"), Takes(PATH, "C.m", "a", first=True)),
+    (file.ensure_import("import b"), v.EnsureImport(PATH, "import b")),
+    (file.ensure_import("import b", typing_only=True), v.EnsureImport(PATH, "import b", typing_only=True)),
+    (method.ensure_import("import b"), v.EnsureImport(PATH, "import b", "C.m")),
+    (file.defer_annotations(), v.EnsureImport(PATH, "from __future__ import annotations")),
+    (file.add_function("def f(): ..."), v.AddFunction(PATH, "", "def f(): ...")),
+    (file.class_("C").add_function("def f(self): ...", uses=USES), v.AddFunction(PATH, "C", "def f(self): ...", USES)),
+    (method.replace("def m(self): ...", known="f00"), v.ReplaceFunction(PATH, "C.m", ("f00",), "def m(self): ...")),
+    (method.replace("def m(): ...", known=("a", "b")), v.ReplaceFunction(PATH, "C.m", ("a", "b"), "def m(): ...")),
+    (branch.replace_expression("a", "b"), v.ReplaceExpr(PATH, "C.m", "a", "b", within=("if x",))),
+    (method.replace_statements("a", "b", count=2), v.ReplaceStatements(PATH, "C.m", "a", "b", count=2)),
+    (branch.insert_before("a", "b", uses=USES), v.InsertBefore(PATH, "C.m", "a", "b", within=("if x",), uses=USES)),
+    (branch.within("else").insert_after("a", "b"), v.InsertAfter(PATH, "C.m", "a", "b", within=("if x", "else"))),
+    (branch.delete("a"), v.DeleteStatements(PATH, "C.m", "a", within=("if x",))),
+    (method.add_keyword("f(...)", "a=1"), v.AddKeyword(PATH, "C.m", "f(...)", "a=1")),
+    (method.add_parameter("a: int", after="self"), v.AddParameter(PATH, "C.m", "a: int", "self")),
+    (file.contains("a"), v.Contains(PATH, "", "a")),
+    (method.contains("a"), v.Contains(PATH, "C.m", "a")),
+    (file.defines("C"), v.Defines(PATH, "C")),
+    (file.imports("a"), v.Imports(PATH, "a")),
+    (method.imports("a"), v.Imports(PATH, "a", "C.m")),
+    (file.lists("K", "a*"), v.Lists(PATH, "K", "a*")),
+    (file.sets("C", "a", "b"), v.Sets(PATH, "C", ("a", "b"))),
+    (method.takes("a"), v.Takes(PATH, "C.m", "a")),
+    (method.takes_first("a"), v.Takes(PATH, "C.m", "a", first=True)),
 ]
 
 
@@ -73,23 +49,16 @@ def test_each_shorthand_is_an_edit_or_a_predicate(short: object, long: object) -
     assert short == long
 
 
-def test_an_import_adds_the_companion_once() -> None:
-    companion = Companion("vpatch.errors")
+def test_an_import_adds_companions_once() -> None:
+    companion = Companion("vpatch.errors", along=("testing", "errors"))
     imports = companion.import_into(file, "Problem, Failure", "Problem as P")
     shape = Shape("1", [imports, [companion.files, companion.files]])
 
-    added, imported = [e.file for e in shape.edits if not isinstance(e, EnsureImport)], shape.edits[:2]
-    assert added == ["vllm/_vpatch/errors.py"]
-    assert imported == (
+    assert shape.edits[:2] == (
         EnsureImport(PATH, "from vllm._vpatch.errors import Problem, Failure"),
         EnsureImport(PATH, "from vllm._vpatch.errors import Problem as P"),
     )
-
-
-def test_companions_that_import_each_other_are_added_together() -> None:
-    companion = Companion("vpatch.errors", along=("testing", "errors"))
-
-    assert [edit.file for edit in companion.files] == ["vllm/_vpatch/testing.py", "vllm/_vpatch/errors.py"]
+    assert [edit.file for edit in shape.edits[2:]] == ["vllm/_vpatch/testing.py", "vllm/_vpatch/errors.py"]
 
 
 def test_shapes_by_name_or_in_a_row() -> None:
@@ -107,78 +76,41 @@ def test_a_definition_is_replaced_as_a_whole() -> None:
 
 MODULES = {
     "__init__": "",
-    "common": """
-from __future__ import annotations
-from some_probes.deeper import VALUE
-
-QUOTED = 'it\\'s "{VALUE}"\\n'
-""",
+    "common": "from some_probes.deeper import VALUE\n\nQUOTED = 'it\\'s \"{VALUE}\"\\n'\n",
     "deeper": "VALUE = 3\n",
-    "alone": """
-if __name__ == "__main__":
-    print("alone")
-""",
     "both": """
 from __future__ import annotations
 from some_probes.common import QUOTED
 from some_probes.deeper import VALUE
 
-if __name__ == "__main__":
-    print(repr(QUOTED), VALUE)
-""",
-    "wrong": """
-from some_probes.common import VALUE
-
 def main():
+    print(repr(QUOTED), VALUE)
     assert VALUE == 4, "not 4"
 
-main()
+if __name__ == "__main__":
+    main()
 """,
 }
 
-Made = Callable[[str], Probe]
 
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Return a function that makes the probe of a module of a package that only the test has."""
-    package = "some_probes"
-    (tmp_path / package).mkdir()
+def test_a_probe_runs_as_main_with_what_it_imports_from_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A traceback names the module."""
+    folder = tmp_path / "some_probes"
+    folder.mkdir()
     for name, text in MODULES.items():
-        (tmp_path / package / f"{name}.py").write_text(text)
+        (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, package, raising=False)
-    return lambda name: probe(package, name, gpu=name == "alone")
 
+    one = probe("some_probes", "both", gpu=True)
 
-def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-c", script]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_a_probe_runs_as_main(made: Made, tmp_path: Path) -> None:
-    one = made("alone")
-
-    assert (one.name, one.gpu) == ("alone", True)
-    assert run(one.script, tmp_path / "some_probes").stdout == "alone\n"
-
-
-def test_a_probe_contains_what_it_imports_from_its_package(made: Made, tmp_path: Path) -> None:
-    one = made("both")
-    ran = run(one.script, tmp_path / "some_probes")
-
-    assert not one.gpu
-    assert (ran.stdout, ran.stderr) == ("'it\\'s \"{VALUE}\"\\n' 3\n", "")
-
-
-def test_a_traceback_names_the_module(made: Made, tmp_path: Path) -> None:
-    ran = run(made("wrong").script, tmp_path / "some_probes")
-
-    assert ran.returncode == 1
+    assert (one.name, one.gpu) == ("both", True)
+    assert not probe("some_probes", "deeper").gpu
+    command = [sys.executable, "-I", "-c", one.script]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "'it\\'s \"{VALUE}\"\\n' 3\n")
     assert ran.stderr.splitlines()[-1] == "AssertionError: not 4"
-    assert '  File "wrong.py", line 5, in main' in ran.stderr
-
-
-def test_a_missing_module(made: Made) -> None:
+    assert '  File "both.py", line 8, in main' in ran.stderr
     with pytest.raises(FileNotFoundError, match="absent"):
-        made("absent")
+        probe("some_probes", "absent")

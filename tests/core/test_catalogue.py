@@ -12,7 +12,7 @@ from vpatch.core.catalogue import GROUP, discover, select
 from vpatch.testing import Case, State
 
 from tests.failures import problems_of
-from tests.releases import FACTS, RELEASES, fact, said
+from tests.releases import RELEASES, fact, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +28,7 @@ from vpatch import AddFile, Overlay, Part, Shape
 FILE = AddFile("vllm/_vpatch/x.py", "")
 overlay = Overlay(summary="What.", parts=(Part("part", (Shape("shape", (FILE,)),)),), opt_in=OPT)
 '''
+UNMARKED = ("Broken", "bro__ken", "_broken", "broken_")  # names that no mark can have
 INCOMPLETE = "ValueError: it needs a part, each part a shape, and each shape an edit"
 
 
@@ -79,26 +80,20 @@ def test_a_package_and_a_module(distribution: Install, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "cause"),
+    ("name", "source", "cause"),
     [
-        ("", "AttributeError: module 'broken' has no attribute 'overlay'"),
-        ("overlay = 1", "TypeError: `overlay` is int, not vpatch.Overlay"),
-        ("from vpatch import Overlay\noverlay = Overlay('', ())", INCOMPLETE),
-        ("from vpatch import Overlay, Part, Shape\noverlay = Overlay('', (Part('', (Shape('', ()),)),))", INCOMPLETE),
+        ("broken", "", "AttributeError: module 'broken' has no attribute 'overlay'"),
+        ("broken", "overlay = 1", "TypeError: `overlay` is int, not vpatch.Overlay"),
+        ("broken", "from vpatch import Overlay\noverlay = Overlay('', ())", INCOMPLETE),
+        ("broken", "from vpatch import *\noverlay = Overlay('', (Part('', (Shape('', ()),)),))", INCOMPLETE),
+        *((name, FINE, f"ValueError: its id would be '{name.replace('_', '-')}': ") for name in UNMARKED),
     ],
 )
-def test_a_module_without_an_overlay(distribution: Install, source: str, cause: str) -> None:
-    distribution("broken", "b = broken", {"broken.py": source})
-
-    assert refusal() == [f"cannot load overlay: broken: {cause}"]
-
-
-@pytest.mark.parametrize("name", ["Broken", "bro__ken", "_broken", "broken_"])
-def test_a_name_that_no_mark_can_have(distribution: Install, name: str) -> None:
-    distribution("broken", f"b = {name}", {f"{name}.py": FINE.replace("OPT", "False")})
+def test_a_module_without_an_overlay(distribution: Install, name: str, source: str, cause: str) -> None:
+    distribution("broken", f"b = {name}", {f"{name}.py": source.replace("OPT", "False")})
 
     (message,) = refusal()
-    assert message.startswith(f"cannot load overlay: {name}: ValueError: its id would be '{name.replace('_', '-')}': ")
+    assert message.startswith(f"cannot load overlay: {name}: {cause}")
 
 
 def test_all_failures_at_once(distribution: Install) -> None:
@@ -130,13 +125,9 @@ def test_an_unknown_id() -> None:
     ]
 
 
-def test_the_facts_name_our_overlays() -> None:
-    assert FACTS.keys() == {item.id for item in OURS}
-
-
 @pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
-def test_our_overlays_have_their_cases(item: Catalogued) -> None:
-    """Each table has a pending and a drifted case and, if a release is merged, a merged one."""
+def test_our_overlays_have_their_cases_and_explanations(item: Catalogued) -> None:
+    """Each table of cases has a pending and a drifted case and, if a release is merged, a merged one."""
     file = OVERLAYS / f"test_{item.id.replace('-', '_')}.py"
     assert file.is_file(), f"{item.id} has no test"
     spec = importlib.util.spec_from_file_location(f"cases_of_{file.stem}", file)
@@ -152,16 +143,11 @@ def test_our_overlays_have_their_cases(item: Catalogued) -> None:
     # A drifted case proves nothing on a release that is drifted without it.
     assert all(case.replace or case.says for case in cases if case.before is State.DRIFTED)
 
-
-@pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
-def test_our_overlays_have_explanations(item: Catalogued) -> None:
-    overlay, why = item.overlay, item.why
-
-    assert overlay.summary.endswith(".")
-    assert why
+    assert item.overlay.summary.endswith(".")
+    assert item.why
     for release in RELEASES:
-        (message,) = said(overlay.releases, release)
+        (message,) = said(item.overlay.releases, release)
         state, _, because = message.partition(": ")
         assert State(state)
         assert because
-    assert all("#" in link and link.count("/") == 1 for link in overlay.upstream)
+    assert all("#" in link and link.count("/") == 1 for link in item.overlay.upstream)

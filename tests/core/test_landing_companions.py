@@ -38,16 +38,16 @@ def refused(*edits: Edit) -> str:
     ],
 )
 def test_a_name_that_the_companion_does_not_define(edit: Edit) -> None:
-    told = refused(AddFile(FIX, "def order_layers(): ...\n"), edit)
+    reasons = refused(AddFile(FIX, "def order_layers(): ...\n"), edit)
 
-    assert NO_SUCH_NAME in told
-    assert edit.file in told
+    assert NO_SUCH_NAME in reasons
+    assert edit.file in reasons
 
 
 def test_a_companion_that_defines_nothing() -> None:
-    told = refused(AddFile(FIX, '"""Soon."""\n'), EnsureImport(FILE, "from vllm._vpatch.my_fix import x"))
+    reasons = refused(AddFile(FIX, '"""Soon."""\n'), EnsureImport(FILE, "from vllm._vpatch.my_fix import x"))
 
-    assert "my_fix.py defines no `x`: it defines nothing" in told
+    assert "my_fix.py defines no `x`: it defines nothing" in reasons
 
 
 @pytest.mark.parametrize(
@@ -55,39 +55,28 @@ def test_a_companion_that_defines_nothing() -> None:
     ["from vllm._vpatch.my_fix import x", "from vllm._vpatch import my_fix", "import vllm._vpatch.my_fix"],
 )
 def test_a_companion_that_is_not_added(statement: str) -> None:
-    told = refused(EnsureImport(FILE, statement))
-
-    assert f"`{statement}`: there is no {FIX}, and the overlay does not add it" in told
+    message = f"`{statement}`: there is no {FIX}, and the overlay does not add it"
+    assert message in refused(EnsureImport(FILE, statement))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "x = 1\n",
-        "import x\n",
-        "from os import path as x\n",
-        "class x: ...\n",
+        *("x = 1\n", "import x\n", "from os import path as x\n", "class x: ...\n", "if a():\n    x: int = 1\n"),
+        *("from os import *\n", "def __getattr__(name): ...\n", "def set_it():\n    global x\n    x = 1\n"),
         "try:\n    import a\n    x = a\nexcept ImportError:\n    x = None\n",
-        "if a():\n    x: int = 1\n",
-        "def set_it():\n    global x\n    x = 1\n",
-        "from os import *\n",
-        "def __getattr__(name): ...\n",
     ],
 )
-@pytest.mark.parametrize("statement", ["from vllm._vpatch.my_fix import x", "from vllm._vpatch import my_fix"])
-def test_what_may_be_there_is_imported(text: str, statement: str) -> None:
-    assert applied(TREE, overlay(AddFile(FIX, text), EnsureImport(FILE, statement)))
+def test_what_may_be_there_is_imported(text: str) -> None:
+    """And what every module has."""
+    names = [EnsureImport(FILE, f"from vllm._vpatch{one}") for one in (".my_fix import x", " import my_fix")]
+    other = AddFile("vllm/_vpatch/other.py", "from .my_fix import __doc__, __file__\nfrom .my_fix import *\n")
 
-
-@pytest.mark.parametrize("names", ["*", "__doc__, __file__"])
-def test_what_every_module_has_is_imported(names: str) -> None:
-    other = AddFile("vllm/_vpatch/other.py", f"from .my_fix import {names}\n")
-
-    assert applied(TREE, overlay(AddFile(FIX, "x = 1\n"), other))
+    assert applied(TREE, overlay(AddFile(FIX, text), *names, other))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1\nprint(f'{x}'\n", "'(' was never closed (my_fix.py, line 2)"),
         ("x = '\0'\n", "source code string cannot contain null bytes"),
@@ -95,11 +84,11 @@ def test_what_every_module_has_is_imported(names: str) -> None:
         ("def f():\n    from vpatch.core import cst\n", "`from vpatch.core import cst`: vpatch is not there when"),
     ],
 )
-def test_a_companion_that_cannot_run(text: str, told: str) -> None:
-    said = refused(AddFile(FIX, text))
+def test_a_companion_that_cannot_run(text: str, message: str) -> None:
+    reasons = refused(AddFile(FIX, text))
 
-    assert f"{FIX}: {told}" in said
-    assert FAULT in said
+    assert f"{FIX}: {message}" in reasons
+    assert FAULT in reasons
 
 
 def test_an_import_for_types_only_may_name_anything() -> None:

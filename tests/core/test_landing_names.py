@@ -6,8 +6,8 @@ import pytest
 from vpatch import DeleteStatements, EnsureImport, InsertAfter, ReplaceExpr, ReplaceStatements
 from vpatch.core.overlay import Edit
 
-from tests.core.test_landing import refusal
-from tests.snippets import FILE, applied, module, overlay
+from tests.core.test_landing import lands, refusal
+from tests.snippets import FILE
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from tests.snippets import FILE, applied, module, overlay
     ],
 )
 def test_names_of_inner_scopes_bind_nothing_around_them(source: str, edit: Edit, name: str) -> None:
-    assert f"reads `{name}`, which nothing binds there" in refusal(f"import os\n{source}", edit)
+    lands(f"reads `{name}`, which nothing binds there", f"import os\n{source}", edit)
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,14 @@ def test_names_of_inner_scopes_bind_nothing_around_them(source: str, edit: Edit,
     ],
 )
 def test_names_are_read_where_python_reads_them(source: str, edit: Edit) -> None:
-    assert applied(module(f"def f(a):\n    {source}\n"), overlay(edit))
+    lands("", f"def f(a):\n    {source}\n", edit)
 
 
 def test_two_functions_import_the_same_name() -> None:
-    source = "def f():\n    anchor()\ndef g():\n    anchor()\n"
-    f, g = (
-        (EnsureImport(FILE, "from helpers import help_it", scope), InsertAfter(FILE, scope, "anchor()", "help_it()"))
-        for scope in ("f", "g")
-    )
+    edits: list[Edit] = [EnsureImport(FILE, "from helpers import help_it", scope) for scope in ("f", "g")]
+    edits += [InsertAfter(FILE, scope, "anchor()", "help_it()") for scope in ("f", "g")]
 
-    assert applied(module(source), overlay(*f, *g))
+    lands("", "def f():\n    anchor()\ndef g():\n    anchor()\n", *edits)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_two_functions_import_the_same_name() -> None:
 def test_an_import_that_means_something_else(source: str, statement: str, message: str) -> None:
     uses = [InsertAfter(FILE, "f", "anchor()", "print(os)")] if "anchor" in source else []
 
-    assert message in refusal(source, EnsureImport(FILE, statement), *uses)
+    lands(message, source, EnsureImport(FILE, statement), *uses)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +90,4 @@ def test_classes_whose_bases_lead_in_a_circle(classes: str) -> None:
     source = f"from x import A\n{classes}\n    def f(self):\n        anchor()\n"
     edit = InsertAfter(FILE, "A.f", "anchor()", "print(self.q)", uses=("self.q",))
 
-    assert "the new code relies on `self.q`, which A does not set" in refusal(source, edit)
+    lands("the new code relies on `self.q`, which A does not set", source, edit)

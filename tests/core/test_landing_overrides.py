@@ -9,8 +9,8 @@ from vpatch import DeleteStatements, InsertAfter, ReplaceExpr
 from vpatch.core.overlay import Catalogued, Overlay, Part, Shape
 from vpatch.core.verdict import State
 
-from tests.core.test_landing import CALL, CLASS, HELP, refusal
-from tests.snippets import FILE, applied, make, module, overlay
+from tests.core.test_landing import CALL, CLASS, HELP, lands
+from tests.snippets import FILE, make, module, overlay
 
 IN_THE_WAY = {
     "a later definition": ("    def f(self): ...\n", "overrides `A.f` of line 4"),
@@ -39,9 +39,7 @@ IN_THE_WAY = {
 
 @pytest.mark.parametrize(("behind", "message"), IN_THE_WAY.values(), ids=IN_THE_WAY)
 def test_code_that_replaces_the_patched_code(behind: str, message: str) -> None:
-    source = dedent(CLASS).lstrip("\n") + behind
-
-    assert message in refusal(source, HELP, CALL)
+    lands(message, dedent(CLASS).lstrip("\n") + behind, HELP, CALL)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_code_that_replaces_the_patched_code(behind: str, message: str) -> None:
     ],
 )
 def test_definitions_that_replace_nothing(behind: str) -> None:
-    assert applied(module(dedent(CLASS).lstrip("\n") + behind), overlay(HELP, CALL))
+    lands("", dedent(CLASS).lstrip("\n") + behind, HELP, CALL)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +77,14 @@ def test_definitions_that_replace_nothing(behind: str) -> None:
     ],
 )
 def test_hidden_imports_and_code_that_never_runs(body: str, message: str) -> None:
-    assert message in refusal(f"class A:\n    def f{body}\n", HELP, CALL)
+    lands(message, f"class A:\n    def f{body}\n", HELP, CALL)
 
 
 @pytest.mark.parametrize("head", ["if False:", "if TYPE_CHECKING:", "if not True:"])
 def test_a_definition_that_never_runs(head: str) -> None:
     source = f"{head}\n    class A:\n        def f(self, size):\n            anchor()\n"
 
-    assert "`A` is defined only where it never runs" in refusal(source, HELP, CALL)
+    lands("`A` is defined only where it never runs", source, HELP, CALL)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +100,7 @@ def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
     source += f"import triton\ndef staticmethod(f): ...\nclass A:\n    @{decorator}\n    def f(self, size):\n"
     source += "        anchor()\n"
 
-    if kept:
-        assert applied(module(source), overlay(HELP, CALL))
-    else:
-        assert f"line 6: `@{decorator}` may replace `A.f` by something else" in refusal(source, HELP, CALL)
+    lands("" if kept else f"line 6: `@{decorator}` may replace `A.f` by something else", source, HELP, CALL)
 
 
 @pytest.mark.parametrize("head", ["@property\n    def f(self): return 1\n", "f = property(print)\n"])
@@ -119,24 +114,15 @@ def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
 )
 def test_accessors_of_a_property_belong_together(head: str, behind: str, message: str) -> None:
     source = f"class A:\n    {head}    @f.setter\n    def f(self, size):\n        anchor()\n    {behind}"
-    edit = InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")
-
-    if message:
-        assert message in refusal(source, HELP, edit)
-    else:
-        assert applied(module(source), overlay(HELP, edit))
+    lands(message, source, HELP, InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)"))
 
 
-def test_a_getter_replaces_the_property() -> None:
+def test_a_getter_replaces_the_property_and_a_method_may_be_called_setter() -> None:
     source = "class A:\n    @property\n    def f(self):\n        anchor()\n    @f.getter\n    def f(self): ...\n"
+    lands("`@f.getter`, overrides `A.f` of line 3", source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
 
-    assert "`@f.getter`, overrides `A.f` of line 3" in refusal(source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
-
-
-def test_a_method_may_be_called_setter() -> None:
     source = "class A:\n    def setter(self):\n        anchor()\n"
-
-    assert applied(module(source), overlay(InsertAfter(FILE, "A.setter", "anchor()", "print()")))
+    lands("", source, InsertAfter(FILE, "A.setter", "anchor()", "print()"))
 
 
 EITHER = """
@@ -157,14 +143,9 @@ def test_a_definition_beside_the_one_that_is_changed(first: str, second: str) ->
     source = EITHER.format(first, second)
     one = InsertAfter(FILE, "f", "anchor()", "print(2)")
 
-    assert "`def f():`, overrides `f` of line" in refusal(source, one)
-    assert applied(module(source), overlay(one, LOG))
-
-
-def test_a_deletion_changes_both_of_two_definitions() -> None:
-    source = EITHER.format("anchor()", "anchor()")
-
-    assert applied(module(source), overlay(DeleteStatements(FILE, "f", "anchor()", count=2)))
+    lands("`def f():`, overrides `f` of line", source, one)
+    lands("", source, one, LOG)
+    lands("", EITHER.format("anchor()", "anchor()"), DeleteStatements(FILE, "f", "anchor()", count=2))
 
 
 @pytest.mark.parametrize(
@@ -181,14 +162,7 @@ def test_a_deletion_changes_both_of_two_definitions() -> None:
     ],
 )
 def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, message: str) -> None:
-    assert message in refusal(source, ReplaceExpr(FILE, scope, "1", "11"))
-
-
-def test_lines_are_those_on_disk() -> None:
-    source = dedent(CLASS).lstrip("\n") + "A.f = other\n"
-    (line,) = [n for n, text in enumerate(source.splitlines(), 1) if text == "A.f = other"]
-
-    assert f"line {line} overrides `A.f` of line 4" in refusal(source, HELP, CALL)
+    lands(message, source, ReplaceExpr(FILE, scope, "1", "11"))
 
 
 def test_an_import_of_another_part_must_not_be_hidden() -> None:

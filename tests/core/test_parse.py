@@ -67,15 +67,8 @@ else:
 '''
 
 PIECES = (
-    '"""One."""',
-    "attribute = 1",
-    "return inner",
-    "return await self.it",
-    "def deep",
-    "return 3",
-    "return 4",
-    "return 5",
-    "return 6",
+    *('"""One."""', "attribute = 1", "return inner", "return await self.it"),
+    *("def deep", "return 3", "return 4", "return 5", "return 6"),
 )
 
 CASES = {
@@ -94,20 +87,16 @@ CASES = {
 
 @pytest.mark.parametrize(("reach", "there"), CASES.items())
 def test_only_code_in_reach_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
-    rest, bodies = elided(MODULE.encode(), reach)
+    """And the headers, on their lines."""
 
-    assert tuple(piece for piece in PIECES if piece in rest.decode()) == there
-    assert restore(rest, bodies, "utf-8") == MODULE.encode()
-
-
-@pytest.mark.parametrize("reach", CASES)
-def test_headers_and_line_numbers_stay(reach: tuple[str, ...]) -> None:
     def headers(source: bytes) -> list[tuple[str, int]]:
         tree = ast.parse(source)
         return sorted((n.name, n.lineno) for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef))
 
-    rest, _ = elided(MODULE.encode(), reach)
+    rest, bodies = elided(MODULE.encode(), reach)
 
+    assert tuple(piece for piece in PIECES if piece in rest.decode()) == there
+    assert restore(rest, bodies, "utf-8") == MODULE.encode()
     assert headers(rest) == headers(MODULE.encode())
     assert rest.count(b"\n") == MODULE.encode().count(b"\n")
 

@@ -6,9 +6,9 @@ import libcst as cst
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vpatch.core.syntax import Spot, along, evaluated, evaluated_steps, fingerprint, matches, same, splice, steps, walk
+from vpatch.core.syntax import Spot, along, evaluated, evaluated_steps, fingerprint, matches, same, splice, walk
 
-STEADY = settings(deadline=None, derandomize=True, database=None)
+STEADY = settings(deadline=None, derandomize=True, database=None, max_examples=40)
 
 SAME = [
     ("f(a,b)", "f(\n  a,  # one\n  b,\n)"),
@@ -77,22 +77,13 @@ def test_all_else_makes_a_difference(a: str, b: str) -> None:
         ("if a:\n    ...\n    raise B(...)", "if a: c; d; raise B(1)", True),
         ("if a:\n    raise B(...)", "if a:\n    c\n    raise B(1)", False),
         ("f(a)", "f(...)", False),
+        ("if a:\n    ...", "if a:\n" + "    b\n" * 3000, True),  # without a deep recursion
         ("...", "...", True),
     ],
 )
 def test_a_hole_matches_any_run(pattern: str, found: str, *, holds: bool) -> None:
     assert matches(one(pattern), one(found)) is holds
-
-
-def test_a_hole_matches_only_in_a_pattern() -> None:
-    assert not same(one("f(...)"), one("f(a)"))
-
-
-@pytest.mark.deep
-def test_a_long_block_needs_no_deep_recursion() -> None:
-    code = "if a:\n" + "    b\n" * 3000
-
-    assert same(one(code), one(code))
+    assert same(one(pattern), one(found)) is (pattern == found)
 
 
 def test_only_literals_have_a_value() -> None:
@@ -141,14 +132,6 @@ def test_spliced_nodes_are_at_their_path(code: str, data: st.DataObject) -> None
     assert new.code.count("new") == 1
 
 
-def test_a_walk_meets_every_node_outermost_first() -> None:
-    module = cst.parse_module("if a:\n    b(c)\n")
-    spots = list(walk(Spot((), module)))
-
-    assert [along(module, spot.path)[-1] for spot in spots] == [spot.node for spot in spots]
-    assert [s.node.value for s in spots if isinstance(s.node, cst.Name)] == ["a", "b", "c"]
-
-
 def test_a_walk_over_expressions_leaves_out_bound_names() -> None:
     code = "from m import n as o\ndef d(p, q: a = b): c.e(f=g)\nx = 's' 't'\n"
     found = [s.node for s in walk(Spot((), cst.parse_module(code)), evaluated_steps)]
@@ -165,9 +148,3 @@ def test_statements_come_and_go_in_a_block() -> None:
     assert splice(module, (("body", 2),), [b, a]).code == "a\nb\nb\na\n"
     with pytest.raises(ValueError, match="unpack"):
         splice(cst.parse_module("if a: b\n"), (("body", 0), ("test", -1)), [])
-
-
-def test_the_steps_of_some_fields() -> None:
-    node = one("if a: b\nelse: c")
-
-    assert [step for step, _ in steps(node, ["orelse", "body", "no_such_field"])] == [("orelse", -1), ("body", -1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pypi_simple
 import pytest
@@ -50,7 +51,7 @@ PIP = "[global]\nindex-url = URL/pip/\n"
         ({"PIP_INDEX_URL": "d", "PIP_EXTRA_INDEX_URL": "file:///srv/simple /srv/more"}, {}, ["d"]),
     ],
 )
-def test_asks_the_users_indexes_in_order(
+def test_the_users_indexes_are_asked_in_order(
     index: IndexServer,
     settings: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -73,66 +74,47 @@ def test_asks_the_users_indexes_in_order(
     assert [path.split("/")[1] for path, _ in index.asked] == asked
 
 
-def test_uses_the_public_index_where_nobody_names_one(settings: Path) -> None:
+def test_the_public_index_is_asked_where_no_setting_names_one(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a home needed."""
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+
     assert read_settings().indexes[0] == pypi_simple.PYPI_SIMPLE_ENDPOINT
 
 
-@pytest.mark.parametrize(
-    ("url", "line"),
-    [
-        ("http://me:secret@[::1/simple", "cannot understand: settings of uv and pip: an index's address"),
-        ("http:///simple", "package index failed: http:///simple: invalid url"),
-        ("file:///srv", "no package index: vllm: the settings of uv and pip name local folders only"),
-    ],
-)
-def test_says_that_an_address_is_of_no_use(
-    index: IndexServer, monkeypatch: pytest.MonkeyPatch, url: str, line: str
-) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", url)
-
-    assert str(problem_of(lambda: list(listings()))) == line
+UV_TOML, NO_UV = ".config/uv/uv.toml", "cannot understand: {}: not a settings file of uv"
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "cause"),
+    ("setting", "content", "line"),
     [
-        (".config/pip/pip.conf", b"index-url = no section", "not a settings file of pip"),
-        (".config/uv/uv.toml", b"index = [", "not a settings file of uv"),
-        (".config/uv/uv.toml", b"[[index]]\nname = 'no url'", "not a settings file of uv"),
-        (".config/uv/uv.toml", b"index = 'text'", "not a settings file of uv"),
-        (".config/uv/uv.toml", b"\xff", "not a settings file of uv"),
-        (".config/uv/uv.toml", None, "is a directory"),
+        ("http://me:secret@[::1/simple", "", "cannot understand: settings of uv and pip: an index's address"),
+        ("http:///simple", "", "package index failed: http:///simple: invalid url"),
+        ("file:///srv", "", "no package index: vllm: the settings of uv and pip name local folders only"),
+        (".config/pip/pip.conf", "index-url = no section", "cannot understand: {}: not a settings file of pip"),
+        (UV_TOML, "index = [", NO_UV),
+        (UV_TOML, "[[index]]\nname = 'no url'", NO_UV),
+        (UV_TOML, "index = 'text'", NO_UV),
+        (UV_TOML, "\xff", NO_UV),
+        (UV_TOML, None, "cannot read: {}: is a directory"),
     ],
 )
-def test_says_which_settings_file_is_broken(
-    index: IndexServer, settings: Path, monkeypatch: pytest.MonkeyPatch, path: str, content: bytes | None, cause: str
+def test_settings_of_no_use(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, setting: str, content: str | None, line: str
 ) -> None:
-    monkeypatch.delenv("PIP_CONFIG_FILE")
-    file = settings / path
-    file.parent.mkdir(parents=True)
-    if content is None:
-        file.mkdir()
+    """An address, or a file with its content; None: a folder."""
+    file = settings / setting
+    if setting.startswith("."):
+        monkeypatch.delenv("PIP_CONFIG_FILE")
+        (file if content is None else file.parent).mkdir(parents=True)
+        if content is not None:
+            file.write_text(content, "latin-1")
     else:
-        file.write_bytes(content)
+        monkeypatch.setenv("PIP_INDEX_URL", setting)
 
-    assert str(problem_of(find_wheel, "1.0")).endswith(f": {file}: {cause}")
-
-
-def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-
-    assert "http://127.0.0.1:9/simple" in read_settings().indexes
+    assert str(problem_of(find_wheel, "1.0")) == line.format(file)
 
 
-# --- the session -----------------------------------------------------------------------------------------------
-
-
-def test_uses_credentials_and_never_shows_them(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_used_and_never_shown(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     index.login = "me:p@ss/word"
     secret = index.url.replace("//", "//me:p%40ss%2Fword@")
     monkeypatch.setenv("PIP_INDEX_URL", f"{secret}/simple/")
@@ -148,14 +130,7 @@ def test_uses_credentials_and_never_shows_them(index: IndexServer, monkeypatch: 
     assert "p%40ss" not in repr(read_settings())
 
 
-def test_says_that_credentials_are_wanted(index: IndexServer) -> None:
-    index.login = "me:secret"
-
-    cause = "the server answers 401 unauthorized"
-    assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {index.url}/simple/: {cause}"
-
-
-def test_takes_other_servers_credentials_from_netrc(
+def test_credentials_for_other_servers_come_from_netrc(
     index: IndexServer, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (settings / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
@@ -169,7 +144,7 @@ def test_takes_other_servers_credentials_from_netrc(
     ("variables", "expected"),
     [({}, True), ({"SSL_CERT_FILE": "/a"}, "/a"), ({"SSL_CERT_FILE": "/a", "PIP_CERT": "/b"}, "/b")],
 )
-def test_trusts_the_users_certificates(
+def test_the_certificates_are_the_users(
     settings: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: object
 ) -> None:
     for name, value in variables.items():
@@ -180,9 +155,7 @@ def test_trusts_the_users_certificates(
 
 
 @pytest.mark.parametrize("variable", ["PIP_CERT", "REQUESTS_CA_BUNDLE"])
-def test_says_that_the_certificates_are_missing(
-    index: IndexServer, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_certificates_that_are_missing(index: IndexServer, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("http:", "https:") + "/simple/")
     monkeypatch.setenv("SSL_CERT_FILE", "/absent/too")
     monkeypatch.setenv(variable, "/absent/bundle.pem")

@@ -87,8 +87,17 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
 
 
 def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _: None) -> list[Catalogued]:
+    try:
+        root = point.load()
+        names = [root.__name__]
+        if hasattr(root, "__path__"):
+            modules = pkgutil.iter_modules(root.__path__)
+            names = [f"{names[0]}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
+    except BaseException as error:
+        problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
+        return []
     found = []
-    for name in _modules(point, problems):
+    for name in names:
         note(name)
         try:
             found.append(_catalogued(import_module(name), point))
@@ -106,23 +115,11 @@ def _raised(error: BaseException, module: str) -> str:
     if type(error) is KeyboardInterrupt:
         raise error
     try:
-        told = f"{type(error).__name__}: {error}".removesuffix(": ")
+        message = f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # of its `__str__`
-        told = type(error).__name__
+        message = type(error).__name__
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
-    return f"{told[:_LONGEST]}" + (f" (line {lines[-1]})" if lines else "")
-
-
-def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
-    try:
-        root = point.load()
-        if not hasattr(root, "__path__"):
-            return [str(root.__name__)]
-        modules = pkgutil.iter_modules(root.__path__)
-        return [f"{root.__name__}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
-    except BaseException as error:
-        problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
-        return []
+    return message[:_LONGEST] + (f" (line {lines[-1]})" if lines else "")
 
 
 def _check_types(overlay: Overlay) -> None:

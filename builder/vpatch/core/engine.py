@@ -36,21 +36,23 @@ class Engine:
     # Parsing the overlays' own code imports libcst, which a `revert` of everything can do without.
     @cached_property
     def _reach(self) -> dict[str, frozenset[str]]:
-        return _reach(self.overlays)
+        """The qualified names that overlays read in each file."""
+        found: dict[str, set[str]] = {}
+        for part in (part for item in self.overlays for part in item.overlay.parts):
+            edits = (edit.reach for shape in part.shapes for edit in shape.edits)
+            asked = (p.reach for p in (part.merged, part.absent, *(shape.when for shape in part.shapes)) if p)
+            for file, scope in (where for reach in (*edits, *asked) for where in reach):
+                found.setdefault(file, set()).update({scope} if scope is not None else ())
+        return {file: frozenset(scopes) for file, scopes in found.items()}
 
     @cached_property
     def _cache(self) -> Cache:
         return Cache(self._reach)
 
-    @property
+    @cached_property
     def files(self) -> tuple[str, ...]:
         """The files that the overlays read, change or add, and the folders that they list."""
         return tuple(dict.fromkeys((*self._reach, *(file for item in self.overlays for file in item.overlay.files))))
-
-    @cached_property
-    def _companions(self) -> tuple[str, ...]:
-        """The files that the overlays add; inserted code may import from them."""
-        return tuple(file for file in self.files if file.startswith(COMPANIONS))
 
     def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
         """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.
@@ -125,8 +127,11 @@ class Engine:
             problems, remarks = self._landing(one, files)
             wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
             notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
-        judged = [_with_problems(one, wrong, State.DRIFTED) for one in judged]
-        return tuple(_with_notes(one.verdict, notes) for one in judged)
+        verdicts = [_with_problems(one, wrong, State.DRIFTED).verdict for one in judged]
+        return tuple(
+            replace(one, parts=tuple(replace(part, notes=notes.get((one.id, part.name), ())) for part in one.parts))
+            for one in verdicts
+        )
 
     def _landing(
         self, judgement: Judgement, files: Workspace
@@ -134,7 +139,8 @@ class Engine:
         """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
-        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *self._companions)))
+        added = (file for file in self.files if file.startswith(COMPANIONS))  # inserted code may import from them
+        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *added)))
         now, before = tuple(map(files.read, names)), tuple(map(files.original, names))
         key = (tuple(pairs), now)
         known = self._landed.get(key)
@@ -147,17 +153,6 @@ class Engine:
         if not any(problems.values()):
             self._landed[key] = (before, notes)
         return problems, notes
-
-
-def _reach(overlays: Iterable[Catalogued]) -> dict[str, frozenset[str]]:
-    """Return the qualified names that overlays read in each file."""
-    found: dict[str, set[str]] = {}
-    for part in (part for item in overlays for part in item.overlay.parts):
-        edits = (edit.reach for shape in part.shapes for edit in shape.edits)
-        asked = (p.reach for p in (part.merged, part.absent, *(shape.when for shape in part.shapes)) if p)
-        for file, scope in (where for reach in (*edits, *asked) for where in reach):
-            found.setdefault(file, set()).update({scope} if scope is not None else ())
-    return {file: frozenset(scopes) for file, scopes in found.items()}
 
 
 def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
@@ -223,7 +218,3 @@ def _with_problems(judgement: Judgement, problems: Mapping[_Part, list[Problem]]
 
     verdict = replace(judgement.verdict, parts=tuple(map(revised, judgement.verdict.parts)))
     return replace(judgement, verdict=verdict)
-
-
-def _with_notes(verdict: Verdict, notes: Mapping[_Part, tuple[str, ...]]) -> Verdict:
-    return replace(verdict, parts=tuple(replace(p, notes=notes.get((verdict.id, p.name), ())) for p in verdict.parts))

@@ -71,13 +71,14 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
 def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
     """Return what an edit finds; an edit looks once at the same bytes."""
     with blaming(overlay, edit, edit.file, edit.scope):
-        found = files.findings(edit.file).get((edit, overlay))
+        known = files.known(edit.file).findings
+        found = known.get((edit, overlay))
         if found is None:
             try:
                 found = edit.state(files, overlay)
             except Lost as lost:
                 found = Finding(Found.LOST, lost.with_traceback(None))  # its frames would keep the syntax trees alive
-            files.findings(edit.file)[edit, overlay] = found
+            known[edit, overlay] = found
         return found
 
 
@@ -117,14 +118,6 @@ def _found(findings: Findings) -> set[Found]:
     return {finding.found for _, finding in findings}
 
 
-def _matched(shapes: Shapes, files: Workspace, overlay: str, *, ours: bool) -> Shapes:
-    return [
-        (shape, findings)
-        for shape, findings in shapes
-        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, overlay).holds)
-    ]
-
-
 def _judge_part(
     part: Part, shapes: Shapes, item: Catalogued, files: Workspace, stray: tuple[Problem, ...]
 ) -> JudgedPart:
@@ -141,7 +134,11 @@ def _judge_part(
 
     # Whether upstream's code has marks of the overlay; the path of a file that the overlay added is empty.
     ours = any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
-    ready = _matched(shapes, files, item.id, ours=ours)
+    ready = [
+        (shape, findings)
+        for shape, findings in shapes
+        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
+    ]
     merged = _ask(None if ours else part.merged, files, item.id)
     if merged.holds or whole:
         return JudgedPart(_merged(verdict, merged, ready, part.upstream or item.overlay.upstream), ())
@@ -155,7 +152,7 @@ def _judge_part(
 
     absent = _ask(part.absent, files, item.id)
     if absent.holds:
-        verdict = replace(verdict, state=State.NOT_APPLICABLE, because=absent.because, brief=absent.meaning)
+        verdict = replace(verdict, state=State.NOT_APPLICABLE, because=absent.reason, brief=absent.meaning)
         return JudgedPart(verdict, ())
     when = {shape.name: _ask(shape.when, files, item.id) for shape, _ in shapes}
     return JudgedPart(_drifted(verdict, _closest(shapes, files), when, (merged, absent)), ())
@@ -175,10 +172,10 @@ def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple
     """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
     undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
     if undone:
-        proof = merged.because or "one shape matches the overlay's result"
+        proof = merged.reason or "one shape matches the overlay's result"
         cause = f"it seems merged upstream ({proof}), yet the code still matches the {undone[0]} layout"
         return replace(verdict, because=cause, problems=(Problem("drifted", verdict.files[0], cause),))
-    proof = merged.because if merged.holds else "the code equals the overlay's result, without its marks"
+    proof = merged.reason if merged.holds else "the code equals the overlay's result, without its marks"
     links, numbers = ", ".join(upstream), ", ".join(f"#{link.rpartition('#')[2]}" for link in upstream)
     reason = f"merged upstream{links and f' ({links})'}: {proof}"
     return replace(verdict, state=State.MERGED, because=reason, brief=numbers)
@@ -191,14 +188,10 @@ def _drifted(
     shape, findings = closest
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
     if not problems:
-        cause = f"does not match the {shape.name} layout: {when[shape.name].because}"
+        cause = f"does not match the {shape.name} layout: {when[shape.name].reason}"
         problems = [Problem("drifted", verdict.files[0], cause)]
-    problems += [Problem("drifted", *_place(a.because, verdict)) for a in unsure if a.holds is None and a.because]
+    doubts = [answer for answer in unsure if answer.holds is None and answer.because]
+    problems += [Problem("drifted", answer.file or verdict.files[0], answer.because) for answer in doubts]
     problems = list(dict.fromkeys(problems))
     because = f"{problems[0].where}: {problems[0].cause}" + (f" (and {n} more)" if (n := len(problems) - 1) else "")
     return replace(verdict, because=because, problems=tuple(problems))
-
-
-def _place(because: str, verdict: PartVerdict) -> tuple[str, str]:
-    file, colon, cause = because.partition(": ")
-    return (file, cause) if colon and file.endswith(".py") else (verdict.files[0], because)

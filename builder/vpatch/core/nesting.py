@@ -19,6 +19,8 @@ from functools import cache
 from itertools import accumulate, islice
 from typing import Any
 
+from vpatch.core.syntax import BLOCKS
+
 LIMIT = 1000
 """The most levels; libcst parses six times as many."""
 TOKENS = 250_000
@@ -123,7 +125,7 @@ def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int,
 
 @cache
 def _blocks(kind: type[ast.AST]) -> tuple[str, ...]:
-    return tuple(name for name in ("body", "handlers", "orelse", "finalbody", "cases") if name in kind._fields)
+    return tuple(name for name in BLOCKS if name in kind._fields)
 
 
 def _check(text: str, before: int = 0) -> None:

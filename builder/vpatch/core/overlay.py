@@ -83,7 +83,11 @@ class Shape:
     note: str
 
     def __init__(self, name: str = "", edits: Edits = (), when: Predicate | None = None, note: str = "") -> None:
-        _set(self, name=name, edits=_once(_flat(edits)), when=when, note=note)
+        once: list[Edit] = []  # not a set: an edit without a hash is its author's mistake, which the engine reports
+        for edit in _flat(edits):
+            if edit not in once:
+                once.append(edit)
+        _set(self, name=name, edits=tuple(once), when=when, note=note)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -134,14 +138,6 @@ class Part:
 def _set(value: object, **fields: object) -> None:
     for name, content in fields.items():
         object.__setattr__(value, name, content)
-
-
-def _once(edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    found: list[Edit] = []  # not a set: an edit without a hash is its author's mistake, which the engine reports
-    for edit in edits:
-        if edit not in found:
-            found.append(edit)
-    return tuple(found)
 
 
 def _flat(edits: Edits) -> Iterator[Edit]:

@@ -15,8 +15,9 @@ from functools import cached_property
 
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
-from vpatch.core.syntax import Path, Spot, along, evaluated_steps, kind_of, splice, walk
+from vpatch.core.syntax import BLOCKS, Path, Spot, along, evaluated_steps, kind_of, splice, walk
 from vpatch.core.verdict import Answer, Finding
+from vpatch.wrapping import shortened
 
 _LABEL = "vpatch:elided:"
 # A number, and the number of statements that it replaces.
@@ -75,8 +76,7 @@ class Source:
 
     def text(self, node: cst.CSTNode) -> str:
         """Return a node's code on one line of at most 80 characters."""
-        line = " ".join(self.module.code_for_node(node).split())
-        return line if len(line) <= 80 else line[:77] + "..."
+        return shortened(" ".join(self.module.code_for_node(node).split()), 80)
 
     def line(self, path: Path) -> int:
         """Return the first line of the statement at or around `path`. Slow: for error messages."""
@@ -256,16 +256,13 @@ class _Elision:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from self._definition(node, (*owner, node.name))
             else:
-                for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+                for name in BLOCKS:
                     yield from self.module(getattr(node, name, ()), owner)
 
     def _definition(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: _Name) -> Iterator[_Span]:
         if self._inside(name) or (self._above(name) and not isinstance(node, ast.ClassDef)):
             return
-        if self._above(name):
-            yield from self._members(node.body, name)
-        elif span := self._span(node.body):
-            yield span
+        yield from self._members(node.body, name) if self._above(name) else self._span(node.body)
 
     def _members(self, block: Sequence[ast.stmt], owner: _Name) -> Iterator[_Span]:
         """Yield runs of members of a class that contain no scope.
@@ -278,10 +275,10 @@ class _Elision:
             if self._removable(node, owner):
                 run.append(node)
                 continue
-            yield from self._run(run)
+            yield from self._span(run)
             run = []
             yield from self.module([node], owner)
-        yield from self._run(run)
+        yield from self._span(run)
         yield from self.module(block[-1:], owner)
 
     def _removable(self, node: ast.stmt, owner: _Name) -> bool:
@@ -295,20 +292,19 @@ class _Elision:
                 return False
         return not any(_MARK in line for line in self._lines[node.lineno - 1 : node.end_lineno])
 
-    def _run(self, run: Sequence[ast.stmt]) -> Iterator[_Span]:
-        if run and (span := self._span(run)):
-            yield span
-
     def _inside(self, name: _Name) -> bool:
         return any(name[: len(scope)] == scope for scope in self._scopes)
 
     def _above(self, name: _Name) -> bool:
         return any(scope[: len(name)] == name for scope in self._scopes)
 
-    def _span(self, block: Sequence[ast.stmt]) -> _Span | None:
-        """Return the lines of statements, None if the first shares its line with the code before it."""
+    def _span(self, block: Sequence[ast.stmt]) -> Iterator[_Span]:
+        """Yield the lines of statements, unless the first shares its line with the code before it."""
+        if not block:
+            return
         head = block[0]
         first = min([head.lineno, *(decorator.lineno for decorator in getattr(head, "decorator_list", ()))]) - 1
         before = self._lines[first].encode()[: head.col_offset]
         # Python counts columns in bytes; a decorator's line has an @ there.
-        return (first, block[-1].end_lineno or first, len(block)) if not before.strip(b" \t@") else None
+        if not before.strip(b" \t@"):
+            yield first, block[-1].end_lineno or first, len(block)

@@ -50,13 +50,13 @@ class _OfModule(_Combinable, ABC):
 
     def ask(self, files: Workspace) -> Answer:
         """Answer from the module's code, once for equal bytes; unknown if the module or its scope cannot be read."""
-        known = files.answers(self.file)
+        known = files.known(self.file).answers
         answer = known.get(self)
         if answer is None:
             try:
                 answer = self._answer(files)
             except Lost as lost:
-                answer = Answer(None, f"{self.file}: {lost}")
+                answer = Answer(None, str(lost), file=self.file)
             known[self] = answer
         return answer
 
@@ -106,7 +106,7 @@ class Takes(_OfModule):
             if not isinstance(spot.node, cst.FunctionDef):
                 raise Lost("is not a function")
         except Lost as lost:
-            return Answer(None, f"{self.file}: {self.function}: {lost}")
+            return Answer(None, f"{self.function}: {lost}", file=self.file)
         p = spot.node.params
         given = [param.name.value for param in (*p.posonly_params, *p.params, *p.kwonly_params)]
         given = [name for name in given if name not in {"self", "cls"}]
@@ -134,7 +134,7 @@ class Sets(_OfModule):
             raise Lost(f"there is not one class {self.owner!r}") from error
         missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
         outcome = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
-        return Answer(not missing, f"{self.file}: {self.owner} {outcome}")
+        return Answer(not missing, f"{self.owner} {outcome}", file=self.file)
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,8 @@ class Imports(_OfModule):
 
 
 @dataclass(frozen=True)
-class HasFolder(_Combinable):
-    """Whether the tree has a folder, given by a path that ends with a slash.
-
-    Unlike other predicates it is never unknown: a tree of Python files alone lacks folders that vLLM's wheel has, so
-    that this shows what a tree can tell, not what a vLLM is.
-    """
+class _OfFolder(_Combinable):
+    """A predicate on a folder, given by a path that ends with a slash."""
 
     folder: str
 
@@ -239,6 +235,15 @@ class HasFolder(_Combinable):
     def reach(self) -> Reach:
         """The folder."""
         return ((self.folder, None),)
+
+
+@dataclass(frozen=True)
+class HasFolder(_OfFolder):
+    """Whether the tree has a folder.
+
+    Unlike other predicates it is never unknown: a tree of Python files alone lacks folders that vLLM's wheel has, so
+    that this shows what a tree can tell, not what a vLLM is.
+    """
 
     def ask(self, files: Workspace) -> Answer:
         """Answer from the listing."""
@@ -247,16 +252,10 @@ class HasFolder(_Combinable):
 
 
 @dataclass(frozen=True)
-class HasFile(_Combinable):
+class HasFile(_OfFolder):
     """Whether a name in a folder matches the glob `name`; unknown if the tree does not have the folder."""
 
-    folder: str
     name: str
-
-    @property
-    def reach(self) -> Reach:
-        """The folder."""
-        return ((self.folder, None),)
 
     def ask(self, files: Workspace) -> Answer:
         """Answer from the listing."""
@@ -291,7 +290,7 @@ class Not(_OfOne):
     """The opposite of a predicate; unknown stays unknown."""
 
     def _changed(self, answer: Answer) -> Answer:
-        return Answer(None if answer.holds is None else not answer.holds, answer.because)
+        return replace(answer, holds=None if answer.holds is None else not answer.holds, meaning="")
 
 
 @dataclass(frozen=True)
@@ -311,7 +310,7 @@ class Meaning(_OfOne):
     def _changed(self, answer: Answer) -> Answer:
         if not answer.holds:
             return answer
-        return replace(answer, because=f"{self.words}: {answer.because}", meaning=self.words)
+        return replace(answer, because=f"{self.words}: {answer.reason}", meaning=self.words, file="")
 
 
 @dataclass(frozen=True)
@@ -333,7 +332,7 @@ class _Several(_Combinable):
             if answer.holds is self._decisive:
                 return answer
         unknown = [answer for answer in answers if answer.holds is None]
-        return unknown[0] if unknown else Answer(not self._decisive, ", ".join(a.because for a in answers))
+        return unknown[0] if unknown else Answer(not self._decisive, ", ".join(a.reason for a in answers))
 
 
 @dataclass(frozen=True)

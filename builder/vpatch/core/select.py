@@ -136,19 +136,15 @@ def _nearest_name(source: Source, scope: str) -> str:
     import difflib
 
     if not source.names:  # each edit and predicate that looks for the name would parse the whole module again
-        source.names.extend(_all_names(source.bytes))
+        data = source.bytes  # without placeholders
+        try:
+            tree = ast.parse(data)  # takes a seventh of the time that libcst takes
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            source.names.extend(name for name, _ in names(Spot((), cst.parse_module(data))))
+        else:
+            source.names.extend(_names_below(tree))
     near = difflib.get_close_matches(scope, source.names, 1, 0.6)
     return f"; nearest: {near[0]!r}" if near else ""
-
-
-def _all_names(data: bytes) -> Iterator[str]:
-    """Yield every definition of a module, which has no placeholders, by its qualified name."""
-    try:
-        tree = ast.parse(data)  # takes a seventh of the time that libcst takes
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        yield from (name for name, _ in names(Spot((), cst.parse_module(data))))
-    else:
-        yield from _names_below(tree)
 
 
 def _names_below(owner: ast.AST, prefix: str = "") -> Iterator[str]:

@@ -33,7 +33,7 @@ class Spot(NamedTuple):
     node: cst.CSTNode
 
 
-# The fields that hold blocks, in the order of the source.
+# The fields that hold blocks, in the order of the source, of libcst's nodes and of Python's.
 BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 
 # Fields that hold a name but no expression: of attributes, keywords, parameters, definitions and imports.

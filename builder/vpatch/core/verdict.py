@@ -77,6 +77,12 @@ class Answer:
     holds: bool | None
     because: str
     meaning: str = ""  # for users, in a few words
+    file: str = ""  # the module that the reason is about, if it does not name it
+
+    @property
+    def reason(self) -> str:
+        """The reason, with its module."""
+        return f"{self.file}: {self.because}" if self.file else self.because
 
 
 @dataclass(frozen=True)

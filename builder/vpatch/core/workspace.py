@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
-from vpatch.core.parse import Cache, Lost, Source
+from vpatch.core.parse import Cache, Lost, Parsed, Source
 from vpatch.errors import Failure, Problem
-
-if TYPE_CHECKING:
-    from vpatch.core.verdict import Answer, Finding
 
 
 class Workspace:
@@ -93,15 +89,10 @@ class Workspace:
         except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
             return None
 
-    def findings(self, file: str) -> dict[tuple[object, str], Finding]:
-        """Return the mutable cache of findings in a file; it lasts only while the file is unmodified."""
+    def known(self, file: str) -> Parsed:
+        """Return what keeps the findings and answers of a file; it lasts only while the file is unmodified."""
         data = None if file in self._changed else self.read(file)
-        return {} if data is None else self._cache.module(file, data).findings
-
-    def answers(self, file: str) -> dict[object, Answer]:
-        """Return the mutable cache of the answers of predicates on a file; it lasts as `findings` does."""
-        data = None if file in self._changed else self.read(file)
-        return {} if data is None else self._cache.module(file, data).answers
+        return Parsed(file, b"", ()) if data is None else self._cache.module(file, data)
 
     def put(self, file: str, new: Source | bytes) -> None:
         """Replace a file's contents."""

@@ -109,21 +109,29 @@ def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = a
         UnknownName: versions or releases that do not exist, all of them at once.
         Failure: an index is down, slow or broken.
     """
-    wanted = set(_parsed(versions))
+    wanted: set[Version] = set()
+    problems = []
+    for version in versions:
+        try:
+            wanted.add(Version(version))
+        except ValueError:  # no version, or a number of more digits than Python reads
+            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
+    if problems:
+        raise UnknownName(*problems)
     found: dict[Version, Offer] = {}
     seen: set[Version] = set()
     for offers in listings(project, ask=ask):
-        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
+        found |= {release: offers[release] for release in wanted & offers.keys() - found.keys()}
         if found.keys() == wanted:
-            return tuple(found[version] for version in sorted(found))
+            return tuple(found[release] for release in sorted(found))
         seen |= offers.keys()
-    known, problems = sorted(seen), []
-    for version in sorted(wanted - found.keys()):
-        at = bisect(known, version)
+    known = sorted(seen)
+    for release in sorted(wanted - found.keys()):
+        at = bisect(known, release)
         near = known[max(0, at - NEIGHBORS) : at + NEIGHBORS]
         newest = "" if known[-1:] == near[-1:] else f" ... {known[-1]}"
         cause = f"the index has {', '.join(map(str, near))}{newest}"
-        problems.append(Problem("no such release", f"{project} {version}", cause))
+        problems.append(Problem("no such release", f"{project} {release}", cause))
     raise UnknownName(*problems)
 
 
@@ -145,14 +153,3 @@ def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[V
     if not found:
         where = ", ".join(map(http.shown, settings.indexes))
         raise UnknownName(Problem("no such project", name, f"no wheel at {where}"))
-
-
-def _parsed(versions: Iterable[str]) -> Iterator[Version]:
-    problems = []
-    for version in versions:
-        try:
-            yield Version(version)
-        except ValueError:  # no version, or a number of more digits than Python reads
-            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
-    if problems:
-        raise UnknownName(*problems)

@@ -71,13 +71,15 @@ def _from_json(page: Any, url: str) -> Iterator[Listed]:
             case {"filename": str(name), "url": str(address), "hashes": dict(hashes)}:
                 yanked = file.get("yanked", False) is not False  # the reason, which may be empty
                 sha256 = hashes.get("sha256")
-                yield Listed(name, _absolute(url, address)[0], sha256 if isinstance(sha256, str) else None, yanked)
+                address = urldefrag(urljoin(url, address)).url
+                yield Listed(name, address, sha256 if isinstance(sha256, str) else None, yanked)
             case _:
                 raise ValueError("a file without a name, an address or hashes")
 
 
 def _from_html(page: str, url: str) -> Iterator[Listed]:
-    page = _uncommented(page)
+    first, *rest = page.split("<!--")
+    page = first + "".join(part.partition("-->")[2] for part in rest)
     link: Mapping[str, str] = {}
     after = 0
     for tag in _TAG.finditer(page):
@@ -95,16 +97,10 @@ def _from_html(page: str, url: str) -> Iterator[Listed]:
 
 
 def _linked(link: Mapping[str, str], inside: str, url: str) -> Listed:
-    address, fragment = _absolute(url, link["href"])
+    address, fragment = urldefrag(urljoin(url, link["href"]))
     algorithm, _, digest = fragment.partition("=")
     name = unescape(_OTHER_TAG.sub("", inside)).strip()
     return Listed(name, address, digest if algorithm == "sha256" and digest else None, yanked="data-yanked" in link)
-
-
-def _absolute(base: str, address: str) -> tuple[str, str]:
-    """Return an address without its fragment, and the fragment."""
-    url, fragment = urldefrag(urljoin(base, address))
-    return url, fragment
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -113,11 +109,6 @@ def _attributes(text: str) -> dict[str, str]:
     for name, value in _ATTRIBUTE.findall(text):
         found.setdefault(name.lower(), unescape(value[1:-1] if value[:1] in ("'", '"') else value))
     return found
-
-
-def _uncommented(page: str) -> str:
-    first, *rest = page.split("<!--")
-    return first + "".join(part.partition("-->")[2] for part in rest)
 
 
 def _check_version(version: str) -> None:

@@ -11,60 +11,32 @@ from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, M, applied, becomes, drifts, in_any_order, make, module, overlay, verdict
+from tests.snippets import FILE, Files, applied, becomes, changes, drifts, in_any_order, module, overlay, verdict
 
 NEW = "def g(self):\n    return 1"
 
-ADDED: dict[str, tuple[str, AddFunction, str]] = {
-    "to a module": ("import a\n", AddFunction(FILE, "", NEW), f"import a\n\n\ndef g(self):{M}\n    return 1\n"),
+ADDED = {
+    "to a module": ("import a|>|>|+def g(self):|>    return 1", "", NEW),
     "to a class": (
-        "class A:\n    x = 1\n\nb\n",
-        AddFunction(FILE, "A", f"# Why.\n@c\n{NEW}"),
-        f"class A:\n    x = 1\n\n    # Why.\n    @c\n    def g(self):{M}\n        return 1\n\nb\n",
+        "class A:|    x = 1||>    # Why.|>    @c|+    def g(self):|>        return 1|>|b",
+        "A",
+        f"# Why.\n@c\n{NEW}",
     ),
-    "to a function, tabs": (
-        "def f():\n\tif x:\n\t\ty\n",
-        AddFunction(FILE, "f", "async def g(): return 1"),
-        f"def f():\n\tif x:\n\t\ty\n\n\tasync def g(): return 1{M}\n",
-    ),
-    "a class": ("x\n", AddFunction(FILE, "", "class B(A): ..."), f"x\n\n\nclass B(A): ...{M}\n"),
-    "to a class in `if`": (
-        "if x:\n    class A:\n        y\n",
-        AddFunction(FILE, "A", NEW),
-        f"if x:\n    class A:\n        y\n\n        def g(self):{M}\n            return 1\n",
-    ),
+    "to a function, tabs": ("def f():|\tif x:|\t\ty|>|+\tasync def g(): return 1", "f", "async def g(): return 1"),
+    "a class": ("x|>|>|+class B(A): ...", "", "class B(A): ..."),
+    "to a class in `if`": ("if x:|    class A:|        y|>|+        def g(self):|>            return 1", "A", NEW),
 }
 
 
-@pytest.mark.parametrize(("before", "edit", "after"), ADDED.values(), ids=ADDED)
-def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
-    becomes(before, edit, after)
-
-
-@pytest.mark.parametrize(
-    ("source", "scope", "message"),
-    [
-        ("class A:\n    def g(self): ...\n", "A", "'g' is defined already, and is another one"),
-        ("class A: ...\n", "A", "its block is on the line of its header"),
-        ("class A:\n    x\nclass A:\n    y\n", "A", "is defined 2 times, 1 expected"),
-        ("class B:\n    x\n", "A", "no 'A' here"),
-    ],
-)
-def test_adding_drifts(source: str, scope: str, message: str) -> None:
-    drifts(source, AddFunction(FILE, scope, NEW), message)
+@pytest.mark.parametrize(("change", "scope", "new"), ADDED.values(), ids=ADDED)
+def test_a_function_is_added(change: str, scope: str, new: str) -> None:
+    changes(change, AddFunction(FILE, scope, new))
 
 
 def test_the_order_of_overlays_does_not_matter() -> None:
     items = [overlay(AddFunction(FILE, "A", f"def {name}(self): ..."), name=name) for name in ("one", "two", "three")]
 
     in_any_order(module("class A:\n    x = 1\n"), *items)
-
-
-def test_one_name_added_twice_is_a_conflict() -> None:
-    one = overlay(AddFunction(FILE, "", "def f(): 1"), name="one")
-    two = overlay(AddFunction(FILE, "", "def f(): 2"), name="two")
-
-    assert [v.state for v in make(module(""), one, two).before] == [State.CONFLICT, State.CONFLICT]
 
 
 CLASS = """
@@ -126,46 +98,42 @@ def test_a_fingerprint_ignores_layout_and_comments() -> None:
     assert form(spread, "A.o") == form(CLASS, "A.o")
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("x\ndef f(): return 2\n", "is none of the known: 0123 (line 2)"),
-        ("if a:\n    def f(): return 2\nelse:\n    def f(): return 3\n", "is defined 2 times, 1 expected"),
-        ("class f:\n    def f2(): ...\n", "is none of the known"),
-    ],
-)
-def test_replacing_drifts(source: str, message: str) -> None:
-    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), message)
-
-
 COMPANION = "vllm/_vpatch/new.py"
 ADD = AddFile(COMPANION, "x = 'é'\n")
 
 
 def test_a_file_is_added_with_the_mark_first() -> None:
     assert applied({}, overlay(ADD)) == {COMPANION: "# vpatch: demo\nx = 'é'\n".encode()}
-
-
-@pytest.mark.parametrize("data", [b"x = 1\n", b""])
-def test_another_file_of_that_name_drifts(data: bytes) -> None:
-    drifts({COMPANION: data}, ADD, "exists already, with other contents")
-
-
-@pytest.mark.parametrize("data", [b"# vpatch: demo\nx = 2\n", "# vpatch: demo\r\nx = 'é'\r\n".encode()])
-def test_a_companion_of_another_version_drifts(data: bytes) -> None:
-    drifts({COMPANION: data}, ADD, "in line 1 is not what this version makes; if you edited it, undo the edit")
-
-
-def test_marks_in_the_text_of_a_companion_do_not_count() -> None:
-    item = overlay(AddFile(COMPANION, "# vpatch: demo\n# vpatch: demo\n"))
-
+    item = overlay(AddFile(COMPANION, "# vpatch: demo\n# vpatch: demo\n"))  # marks that do not count
     assert verdict(applied({}, item), item).state is State.APPLIED
 
 
-def test_two_overlays_cannot_add_one_file() -> None:
-    changeset = make({}, overlay(ADD, name="one"), overlay(ADD, name="two"))
+def add(scope: str) -> Edit:
+    return AddFunction(FILE, scope, NEW)
 
-    assert [v.state for v in changeset.before] == [State.CONFLICT] * 2
+
+REPLACE = ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1")
+OTHER = "in line 1 is not what this version makes; if you edited it, undo the edit"
+
+
+@pytest.mark.parametrize(
+    ("source", "edit", "message"),
+    [
+        ("class A:\n    def g(self): ...\n", add("A"), "'g' is defined already, and is another one"),
+        ("class A: ...\n", add("A"), "its block is on the line of its header"),
+        ("class A:\n    x\nclass A:\n    y\n", add("A"), "is defined 2 times, 1 expected"),
+        ("class B:\n    x\n", add("A"), "no 'A' here"),
+        ("x\ndef f(): return 2\n", REPLACE, "is none of the known: 0123 (line 2)"),
+        ("if a:\n    def f(): ...\nelse:\n    def f(): 3\n", REPLACE, "is defined 2 times, 1 expected"),
+        ("class f:\n    def f2(): ...\n", REPLACE, "is none of the known"),
+        ({COMPANION: b"x = 1\n"}, ADD, "exists already, with other contents"),
+        ({COMPANION: b""}, ADD, "exists already, with other contents"),
+        ({COMPANION: b"# vpatch: demo\nx = 2\n"}, ADD, OTHER),
+        ({COMPANION: "# vpatch: demo\r\nx = 'é'\r\n".encode()}, ADD, OTHER),
+    ],
+)
+def test_it_drifts(source: str | Files, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 @pytest.mark.parametrize("file", ["vllm/new.py", "/vllm/_vpatch/x.py", "../vllm/_vpatch/x.py"])

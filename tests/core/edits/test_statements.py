@@ -8,25 +8,24 @@ from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, M, applied, becomes, drifts, module, overlay, unmarked, verdict
+from tests.snippets import FILE, M, applied, becomes, changes, drifts, module, overlay, unmarked, verdict
 
 REPLACED = {
-    "one": ("a()\nb()\n", "a()", "c()", f"c(){M}\nb()\n"),
-    "several": ("a()\nb()\nd()\n", "a()\nb()", "c()", f"c(){M}\nd()\n"),
-    "by several": ("a()\n", "a()", "b()\nc()", f"b(){M}\nc(){M}\n"),
-    "compound": ("if a:\n    b\n", "if a:\n    b", "if a:\n    c", f"if a:{M}\n    c\n"),
-    "one-line suite": ("if a: b\n", "if a:\n    b", "if a: c", f"if a: c{M}\n"),
-    "comments above stay": ("# why\na()  # gone\n", "a()", "c()", f"# why\nc(){M}\n"),
-    "new contains old": ("a()\n", "a()", "a()\nb()", f"a(){M}\nb(){M}\n"),
-    "old contains new": ("a()\nb()\n", "a()\nb()", "a()", f"a(){M}\n"),
-    "no newline at the end": ("x\na()", "a()", "c()", f"x\nc(){M}"),
-    "match": ("a()\n", "a()", "match a:\n    case 1:\n        b()", f"match a:{M}\n    case 1:\n        b()\n"),
+    "one": ("-a()|+c()|b()", "a()", "c()"),
+    "several": ("-a()|-b()|+c()|d()", "a()\nb()", "c()"),
+    "by several": ("-a()|+b()|+c()", "a()", "b()\nc()"),
+    "compound": ("-if a:|-    b|+if a:|>    c", "if a:\n    b", "if a:\n    c"),
+    "one-line suite": ("-if a: b|+if a: c", "if a:\n    b", "if a: c"),
+    "comments above stay": ("# why|-a()  # gone|+c()", "a()", "c()"),
+    "new contains old": ("-a()|+a()|+b()", "a()", "a()\nb()"),
+    "old contains new": ("-a()|-b()|+a()", "a()\nb()", "a()"),
+    "match": ("-a()|+match a:|>    case 1:|>        b()", "a()", "match a:\n    case 1:\n        b()"),
 }
 
 
-@pytest.mark.parametrize(("before", "old", "new", "after"), REPLACED.values(), ids=REPLACED)
-def test_statements_are_replaced(before: str, old: str, new: str, after: str) -> None:
-    becomes(before, ReplaceStatements(FILE, "", old=old, new=new), after)
+@pytest.mark.parametrize(("change", "old", "new"), REPLACED.values(), ids=REPLACED)
+def test_statements_are_replaced(change: str, old: str, new: str) -> None:
+    changes(change, ReplaceStatements(FILE, "", old=old, new=new))
 
 
 SIX = "a()\nb()\nc()\nd()\ne()\nf()\n"
@@ -93,88 +92,26 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
     becomes(WITHIN, edit, "".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("within", "message"),
-    [
-        (("if aa",), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
-        (("if a", "elif c"), "no block `elif c:` directly in it"),
-        (("try", "except C"), "no block `except C:` directly in it"),
-        (("with c(1)", "else"), "no block `else:` directly in it"),
-        (("if a",), "`w()` is not there; nearest"),
-    ],
-)
-def test_a_missing_header_drifts(within: tuple[str, ...], message: str) -> None:
-    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), message)
-
-
-INSERTED: dict[str, tuple[str, Edit, str]] = {
-    "after": ("a()\nb()\n", InsertAfter(FILE, "", "a()", "c()"), f"a()\nc(){M}\nb()\n"),
-    "before": ("x\n# why\na()\n", InsertBefore(FILE, "", "a()", "c()"), f"x\nc(){M}\n# why\na()\n"),
-    "several": ("a()\nb()\n", InsertBefore(FILE, "", "b()", "c()\nd()"), f"a()\nc(){M}\nd(){M}\nb()\n"),
-    "a free anchor": (
-        "x, y = f(1, k=2)\n",
-        InsertAfter(FILE, "", "x, y = f(...)", "c()"),
-        f"x, y = f(1, k=2)\nc(){M}\n",
-    ),
-    "twice": ("a()\nb()\na()\n", InsertAfter(FILE, "", "a()", "c()", count=2), f"a()\nc(){M}\nb()\na()\nc(){M}\n"),
-    "before, twice": (
-        "a()\nb()\na()\n",
-        InsertBefore(FILE, "", "a()", "c()", count=2),
-        f"c(){M}\na()\nb()\nc(){M}\na()\n",
-    ),
-    "after a run": ("a()\nb()\nd()\n", InsertAfter(FILE, "", "a()\nb()", "c()"), f"a()\nb()\nc(){M}\nd()\n"),
-    "new contains the anchor, after": ("a()\n", InsertAfter(FILE, "", "a()", "b()\na()"), f"a()\nb(){M}\na(){M}\n"),
-    "new contains the anchor, before": ("a()\n", InsertBefore(FILE, "", "a()", "a()\nb()"), f"a(){M}\nb(){M}\na()\n"),
+INSERTED = {
+    "after": ("a()|+c()|b()", InsertAfter(FILE, "", "a()", "c()")),
+    "before": ("x|+c()|# why|a()", InsertBefore(FILE, "", "a()", "c()")),
+    "several": ("a()|+c()|+d()|b()", InsertBefore(FILE, "", "b()", "c()\nd()")),
+    "a free anchor": ("x, y = f(1, k=2)|+c()", InsertAfter(FILE, "", "x, y = f(...)", "c()")),
+    "twice": ("a()|+c()|b()|a()|+c()", InsertAfter(FILE, "", "a()", "c()", count=2)),
+    "before, twice": ("+c()|a()|b()|+c()|a()", InsertBefore(FILE, "", "a()", "c()", count=2)),
+    "after a run": ("a()|b()|+c()|d()", InsertAfter(FILE, "", "a()\nb()", "c()")),
+    "new contains the anchor, after": ("a()|+b()|+a()", InsertAfter(FILE, "", "a()", "b()\na()")),
+    "new contains the anchor, before": ("+a()|+b()|a()", InsertBefore(FILE, "", "a()", "a()\nb()")),
     "in a class in a class": (
-        "class A:\n    class B:\n        async def f(self):\n            a()\n",
+        "class A:|    class B:|        async def f(self):|            a()|+            c()",
         InsertAfter(FILE, "A.B.f", "a()", "c()"),
-        f"class A:\n    class B:\n        async def f(self):\n            a()\n            c(){M}\n",
     ),
 }
 
 
-@pytest.mark.parametrize(("before", "edit", "after"), INSERTED.values(), ids=INSERTED)
-def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
-    becomes(before, edit, after)
-
-
-@pytest.mark.parametrize(
-    ("source", "edit", "message"),
-    [
-        ("b(1)\n", InsertAfter(FILE, "", "b(2)", "c()"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
-        ("a()\na()\n", InsertAfter(FILE, "", "a()", "c()"), "`a()` is there 2 times, 1 expected"),
-        ("a()\n", InsertBefore(FILE, "", "a()", "c()", count=2), "`a()` is there 1 times, 2 expected"),
-        (
-            "a()\nc()\na()\n",
-            InsertAfter(FILE, "", "a()", "c()", count=2),
-            "`a()` is there 2 times, 2 expected, the new code beside it 1 times",
-        ),
-        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
-        ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
-        ("def g():\n    a()\n", InsertAfter(FILE, "f", "a()", "c()"), "no 'f' here"),
-        ("def frob():\n    a()\n", InsertAfter(FILE, "frob_", "a()", "c()"), "no 'frob_' here; nearest: 'frob'"),
-    ],
-)
-def test_inserting_and_replacing_drift(source: str, edit: Edit, message: str) -> None:
-    drifts(source, edit, message)
-
-
-def test_runs_that_overlap_are_counted_once() -> None:
-    item = overlay(ReplaceStatements(FILE, "", old="a()\na()", new="b()"))
-
-    assert applied(module("a()\na()\na()\n"), item)[FILE] == b"b()  # vpatch: demo\na()\n"
-
-
-def test_marked_code_does_not_complete_the_old_code_again() -> None:
-    item = overlay(ReplaceStatements(FILE, "", old="a()\nb()", new="x()\na()"))
-
-    assert applied(module("a()\nb()\nb()\n"), item)[FILE] == b"x()  # vpatch: demo\na()  # vpatch: demo\nb()\n"
-
-
-def test_a_changed_insertion_drifts() -> None:
-    item = overlay(InsertAfter(FILE, "", "a()", "c()"))
-
-    assert verdict(module(f"a()\nc(1){M}\n"), item).state is State.DRIFTED
+@pytest.mark.parametrize(("change", "edit"), INSERTED.values(), ids=INSERTED)
+def test_statements_are_inserted(change: str, edit: Edit) -> None:
+    changes(change, edit)
 
 
 DELETED = {
@@ -199,30 +136,60 @@ def test_statements_are_deleted(before: str, old: str, after: str) -> None:
     assert applied(module(before), overlay(DeleteStatements(FILE, scope, old)))[FILE].decode() == after
 
 
-def test_as_many_statements_as_declared_are_deleted() -> None:
-    item = overlay(DeleteStatements(FILE, "", "a()", count=3))
+@pytest.mark.parametrize(
+    ("before", "edits", "after"),
+    [
+        ("x\na()", [ReplaceStatements(FILE, "", "a()", "c()")], "x\nc()  # M"),  # no newline at the end
+        ("a()\na()\nb()\na()\n", [DeleteStatements(FILE, "", "a()", count=3)], "# M\n# M\nb()\npass  # M\n"),
+        (
+            "a()\nx\nb()\ny\n",
+            [DeleteStatements(FILE, "", "a()"), DeleteStatements(FILE, "", "b()")],
+            "# M\nx\n# M\ny\n",
+        ),
+        # Runs that overlap count once; marked code does not complete the old code again.
+        ("a()\na()\na()\n", [ReplaceStatements(FILE, "", "a()\na()", "b()")], "b()  # M\na()\n"),
+        ("a()\nb()\nb()\n", [ReplaceStatements(FILE, "", "a()\nb()", "x()\na()")], "x()  # M\na()  # M\nb()\n"),
+    ],
+)
+def test_code_that_repeats(before: str, edits: list[Edit], after: str) -> None:
+    assert applied(module(before), overlay(*edits))[FILE].decode() == after.replace("# M", "# vpatch: demo")
 
-    assert applied(module("a()\na()\nb()\na()\n"), item)[FILE] == (
-        b"# vpatch: demo\n# vpatch: demo\nb()\npass  # vpatch: demo\n"
-    )
+
+def within(*headers: str) -> Edit:
+    return ReplaceStatements(FILE, "f", old="w()", new="v()", within=headers)
 
 
-def test_two_deletions_in_one_block() -> None:
-    item = overlay(DeleteStatements(FILE, "", "a()"), DeleteStatements(FILE, "", "b()"))
+def insert(anchor: str = "a()", scope: str = "", *, count: int = 1) -> Edit:
+    return InsertAfter(FILE, scope, anchor, "c()", count=count)
 
-    assert applied(module("a()\nx\nb()\ny\n"), item)[FILE] == b"# vpatch: demo\nx\n# vpatch: demo\ny\n"
+
+DELETE = DeleteStatements(FILE, "", "a(0)")
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "edit", "message"),
     [
-        ("a(1)\n", "`a(0)` is not there; nearest, line 1: `a(1)`"),
-        ("a(0)\na(0)\n", "`a(0)` is there 2 times, 1 expected"),
-        ("b\n", "`a(0)` is not there"),
+        (WITHIN, within("if aa"), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
+        (WITHIN, within("if a", "elif c"), "no block `elif c:` directly in it"),
+        (WITHIN, within("try", "except C"), "no block `except C:` directly in it"),
+        (WITHIN, within("with c(1)", "else"), "no block `else:` directly in it"),
+        (WITHIN, within("if a"), "`w()` is not there; nearest"),
+        ("b(1)\n", insert("b(2)"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
+        ("a()\na()\n", insert(), "`a()` is there 2 times, 1 expected"),
+        ("a()\n", insert(count=2), "`a()` is there 1 times, 2 expected"),
+        ("a()\nc()\na()\n", insert(count=2), "is there 2 times, 2 expected, the new code beside it 1 times"),
+        (f"a()\nc(1){M}\n", insert(), "in line 2 is not what this version makes"),
+        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
+        ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
+        ("def g():\n    a()\n", insert(scope="f"), "no 'f' here"),
+        ("def frob():\n    a()\n", insert(scope="frob_"), "no 'frob_' here; nearest: 'frob'"),
+        ("a(1)\n", DELETE, "`a(0)` is not there; nearest, line 1: `a(1)`"),
+        ("a(0)\na(0)\n", DELETE, "`a(0)` is there 2 times, 1 expected"),
+        ("b\n", DELETE, "`a(0)` is not there"),
     ],
 )
-def test_deleting_drifts(source: str, message: str) -> None:
-    drifts(source, DeleteStatements(FILE, "", "a(0)"), message)
+def test_it_drifts(source: str, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 def test_only_a_predicate_recognizes_a_deletion_by_upstream() -> None:

@@ -75,8 +75,15 @@ def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
     first = 1 if here and _is_docstring(here[0].node) else 0
     if _is_future(new):
         return first
+
+    def key(line: cst.CSTNode) -> str:
+        return source.module.code_for_node(_imports(line)[0])
+
     index = _opening(here)
-    while index > first and _sorts_after(here[index - 1].node, new, source):
+    while index > first:
+        before = here[index - 1].node
+        if not marks_on(before) or _is_future(before) or key(before) <= key(new):
+            break
         index -= 1
     return index
 
@@ -86,13 +93,6 @@ def _opening(here: Sequence[Spot]) -> int:
     while index < len(here) and _imports(here[index].node):
         index += 1
     return index
-
-
-def _sorts_after(node: cst.CSTNode, new: cst.CSTNode, source: Source) -> bool:
-    def key(line: cst.CSTNode) -> str:
-        return source.module.code_for_node(_imports(line)[0])
-
-    return bool(marks_on(node)) and not _is_future(node) and key(node) > key(new)
 
 
 def insert(source: Source, owner: Spot, index: int, new: cst.CSTNode) -> Source:
@@ -149,8 +149,11 @@ class EnsureImport(ModuleEdit):
             lacking |= not ours
         binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted.items())
         found = Found.BEFORE if lacking else Found.AFTER
-        there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
-        return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
+        there = []
+        for path, names in () if self.typing_only else landed.items():
+            bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
+            there.append(Landed(path, reads=frozenset(), binds=frozenset(bound)))
+        return Finding(found, marked=frozenset(marks), binds=binds, landed=tuple(there))
 
     def _provided(
         self, owners: Sequence[Spot], target: Spot | None, source: Source, overlay: str
@@ -179,10 +182,6 @@ class EnsureImport(ModuleEdit):
 
     def _added_guard(self, target: Spot) -> bool:
         return self.typing_only and bool(marks_on(target.node))
-
-    def _landed(self, path: Path, names: set[str]) -> Landed:
-        bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
-        return Landed(path, reads=frozenset(), binds=frozenset(bound))
 
     def _make(self, source: Source, overlay: str) -> Source:
         line = block(self.statement)[0]

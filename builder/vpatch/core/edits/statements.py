@@ -106,9 +106,9 @@ class _Insert(CodeEdit):
         anchors, inserted = self._anchored(source)
         done = sum(map(bool, inserted))
         if len(anchors) != self.count or done not in {0, self.count}:
-            told = f", the new code beside it {done} times" if done else ""
+            some = f", the new code beside it {done} times" if done else ""
             hint = nearest(source, self._owners(source), block(self.anchor))
-            raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{told}", hint)
+            raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{some}", hint)
         regions = tuple(sorted(_paths(*anchors, *inserted)))
         ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
         landed = tuple(Landed(spot.path, uses=self.uses) for run in inserted for spot in run)

@@ -207,7 +207,7 @@ def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[R
             yield Read(name, late)
     inner = inner_names(node)
     for child, outside in _pieces(node):
-        if not annotations and _is_annotation(node, child):
+        if not annotations and child in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             continue
         later = late or (isinstance(node, _DEFERRED) and not outside)
         found = reads(child, annotations=annotations, late=later)
@@ -233,7 +233,3 @@ def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
             yield child, isinstance(node, ast.Lambda)  # the defaults of its parameters
     if isinstance(node, ast.Lambda):
         yield node.body, False
-
-
-def _is_annotation(node: ast.AST, child: ast.AST) -> bool:
-    return child in (getattr(node, "annotation", None), getattr(node, "returns", None))

@@ -97,10 +97,14 @@ def _where_it_stands(name: str, file: _File, places: Iterable[tuple[Edit, _Place
     """Yield what is wrong with the places of a file's new code; if nothing is, what the changed scopes lack."""
     seen: set[str] = set()
     for edit, place in places:
-        for cause in (*_overridden(place, file), *_misplaced(place, file)):
-            if cause not in seen:
-                seen.add(cause)
-                yield Problem("drifted", name, cause, edit.scope)
+        causes = [*_overridden(place, file)]
+        if place.at in place.scope.flow.before:
+            causes += [*_unset(place, file.module), *_rebound(place, file.line)]
+            causes += [*_unbound(place, file), *_unread(place, file.module)]
+        else:
+            causes.append(f"{headline(place.stmt)} never runs: the code before it ends, or its block is never entered")
+        yield from (Problem("drifted", name, cause, edit.scope) for cause in dict.fromkeys(causes) if cause not in seen)
+        seen.update(causes)
     changed = {_changed(place): edit for edit, place in places if not seen}
     for scope, edit in changed.items():
         yield from (Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
@@ -170,16 +174,6 @@ def _overridden(place: _Place, file: _File) -> Iterator[str]:
             yield from decorated(definition, scope, file.line)
         if definition not in scope.flow.before:
             return
-
-
-def _misplaced(place: _Place, file: _File) -> Iterator[str]:
-    if place.at not in place.scope.flow.before:
-        yield f"{headline(place.stmt)} never runs: the code before it ends, or its block is never entered"
-        return
-    yield from _unset(place, file.module)
-    yield from _rebound(place, file.line)
-    yield from _unbound(place, file)
-    yield from _unread(place, file.module)
 
 
 def _unset(place: _Place, module: Module) -> Iterator[str]:

@@ -58,8 +58,8 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
                 if stmt not in optional:
                     yield f"`{ast.unparse(stmt)}`: there is no {path}, and the overlay does not add it"
             elif name not in _EVERYWHERE and companion and not companion.names & {name, STAR, "__getattr__"}:
-                told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
-                cause = f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
+                near = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
+                cause = f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {near}"
                 yield f"{cause} {FAULT}"
 
 

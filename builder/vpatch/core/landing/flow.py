@@ -13,6 +13,8 @@ from functools import cache, reduce
 from operator import or_
 from typing import TypeAlias, cast
 
+from vpatch.core.syntax import BLOCKS
+
 Names: TypeAlias = frozenset[str]
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -20,9 +22,6 @@ Try: TypeAlias = ast.Try | ast.TryStar
 
 STAR = "*"
 """Represents the names that `from module import *` binds."""
-
-BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""The fields that hold statements, handlers or cases."""
 
 Bits: TypeAlias = int
 """A set of names, one bit each; there is one set for each statement of a module."""
@@ -126,7 +125,7 @@ def _header_fields(kind: type[ast.AST]) -> tuple[str, ...]:
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
     """Yield the blocks of a compound statement or definition, in the order of the source."""
-    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+    for name in BLOCKS:
         inner = getattr(node, name, None)
         if not isinstance(inner, list):
             continue
