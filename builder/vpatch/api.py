@@ -25,7 +25,8 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup, leftovers
-from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
+from vpatch.tree.interpreter import interpreter
+from vpatch.tree.locate import Reads, Tree, imported_by, is_checkout, locate
 from vpatch.tree.unified import unified
 from vpatch.tree.upgrade import Upgrade, marks, upgrade_of
 from vpatch.tree.write_plan import SitePackages

@@ -11,7 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure
-from vpatch.tree import backup
+from vpatch.guest.check import faults
+from vpatch.tree import backup, record
 from vpatch.tree.apply import Snapshot, WritePlan
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
@@ -71,6 +72,13 @@ def change(tree: Tree, desired: Mapping[str, bytes], note: object, *, on_edits: 
 def settled(tree: Tree, desired: Mapping[str, bytes], note: object) -> bool:
     """Whether there is nothing to do."""
     return not plan_of(SitePackages(tree).snapshot(), desired, note, on_edits=True).work
+
+
+def untrue(tree: Tree, paths: Collection[str]) -> list[tuple[str, str]]:
+    """List what `verify` finds wrong in RECORD of these files, and of what vpatch keeps."""
+    rows = record.required(tree, tree.read)
+    listed = sorted({*paths, *record.own(tree, rows, backup.read(tree))})
+    return [(fault.what, fault.path) for fault in faults(tree.read, (), listed, rows, lambda path, source: ())]
 
 
 def edited(tree: Tree) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import pytest
 from vpatch.core.listing import pack, unpack
 from vpatch.errors import Failure, UnknownName
 from vpatch.tree import locate as module
-from vpatch.tree.locate import Tree, ask, imported_by, is_checkout, locate
+from vpatch.tree.interpreter import ask
+from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import environment

@@ -21,9 +21,11 @@ from vpatch.core.verdict import Changeset, Verdict
 from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.foreign import parse_json
+from vpatch.guest import record
+from vpatch.guest.ask import module_of
+from vpatch.guest.check import twins_in
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
-from vpatch.tree import record
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 PROVENANCE = "vpatch-image.json"
@@ -65,8 +67,7 @@ class Provenance:
     @property
     def modules(self) -> tuple[str, ...]:
         """The names of the modules that overlays changed or added."""
-        paths = [path.removesuffix(".py").removesuffix("/__init__") for path in self.files if path.endswith(".py")]
-        return tuple(path.replace("/", ".") for path in paths)
+        return tuple(module_of(path) for path in self.files if path.endswith(".py"))
 
     @property
     def applied(self) -> frozenset[str]:
@@ -218,6 +219,5 @@ def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
     return sorted(
         f"{module.parent}/__pycache__/{name}"
         for module in modules
-        for name in caches[module.parent]
-        if name.startswith(f"{module.stem}.") and name.endswith(".pyc")
+        for name in twins_in(caches[module.parent], module.stem)
     )

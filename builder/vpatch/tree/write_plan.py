@@ -12,12 +12,13 @@ from typing import Self
 
 from vpatch.core.marks import marks_in
 from vpatch.errors import Code, Failure, Problem
+from vpatch.guest.record import Record
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.record import File, Record
+from vpatch.tree.record import File
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
 

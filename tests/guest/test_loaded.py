@@ -12,7 +12,8 @@ from textwrap import dedent
 from types import ModuleType
 
 import pytest
-from vpatch.tree import loaded
+from vpatch import guest
+from vpatch.guest import loaded
 from vpatch.tree.verify import changed_functions
 
 MODULE = """
@@ -108,7 +109,7 @@ def test_what_is_there_instead_is_named(module: ModuleType) -> None:
 def test_the_script(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     modules = [("made", wanted("plain", "dropped")), ("gone", [("f", "", [1])])]
-    command = [sys.executable, loaded.__file__, json.dumps(modules)]
+    command = [sys.executable, "-c", guest.script("answer_functions", "loaded"), json.dumps(modules)]
 
     ran = subprocess.run(command, env={"PYTHONPATH": str(path.parent)}, capture_output=True, text=True, check=True)
 
