@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vpatch
 from vpatch import foreign
 from vpatch.core.catalogue import discover, select
-from vpatch.tree import backup, record
+from vpatch.tree import backup, checkout, record
 from vpatch.tree import locate as locating
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.checkout import Checkout
@@ -118,6 +119,18 @@ def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) 
 
     # The RECORD in place, and the one that was kept.
     assert calls == {"parse": 2, "decide": 1, "lock": 1}
+
+
+@pytest.mark.parametrize("verb", [vpatch.status, vpatch.diff, vpatch.verify])
+def test_a_verb_asks_a_checkout_once(clone: Path, monkeypatch: pytest.MonkeyPatch, verb: Callable[..., object]) -> None:
+    """It has 1,723 modules, and any of them may have marks."""
+    apply(Checkout.at(locate(clone)), select(discover(), (HYBRID,)))
+    walks: list[Path] = []
+    monkeypatch.setattr(checkout, "_files", lambda root: walks.append(root) or iter(()))
+
+    verb(clone, [HYBRID])
+
+    assert len(walks) == 1
 
 
 def test_a_checkout_decides_once(clone: Path, reads: Counter[str], calls: Counter[str]) -> None:

@@ -11,7 +11,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
-from vpatch.errors import Problem
+from vpatch.errors import Failure, Problem
 
 _OUTDATED = "another version of vpatch or of its package applied it; `vpatch apply` upgrades it"
 
@@ -115,6 +115,18 @@ def marks(seen: Seen) -> Mapping[str, tuple[str, ...]]:
         for name in dict.fromkeys(marks_in(seen.read(file) or b"")):
             found.setdefault(name, []).append(file)
     return {name: tuple(files) for name, files in found.items()}
+
+
+def not_installed(seen: Seen | None, installed: Sequence[Catalogued]) -> Mapping[str, tuple[str, ...]]:
+    """Return the overlays that are applied and that no package here has, each with its files.
+
+    None are if what vpatch keeps of the tree is unreadable, or if there is no tree: `verify` and `revert` report it.
+    """
+    try:
+        applied = marks(seen) if seen else {}
+    except Failure:
+        return {}
+    return {name: files for name, files in applied.items() if name not in {item.id for item in installed}}
 
 
 def pristine(seen: Seen, file: str) -> bytes | None:
