@@ -22,6 +22,8 @@ from vpatch.tree.write_plan import SitePackages
 from tests.conftest import untouched
 from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
 
+CHOSEN = select(discover(), (HYBRID, "turboquant-skip-list"))
+
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -63,7 +65,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
     existing = {path for path in tree.rglob("*.py") if path.is_file()}
 
-    changeset, writes = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
     counted = {
         file: reads[str(tree / file)] for file in writes.changed if tree / file in existing or file.endswith("RECORD")
@@ -76,12 +78,12 @@ def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]
 
 
 def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
-    apply(SitePackages(locate(tree)), discover())
+    apply(SitePackages(locate(tree)), CHOSEN)
 
     with untouched(tree):
         calls.clear()
         reads.clear()
-        changeset, writes = apply(SitePackages(locate(tree)), discover())
+        changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
         assert (changeset.problems, writes.changed) == ((), ())
         assert (calls["decide"], calls["lock"]) == (1, 0)
@@ -101,7 +103,7 @@ def test_apply_decides_anew_if_something_differs(
             yield
 
     monkeypatch.setattr(SitePackages, "lock", waiting)
-    changeset, writes = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
     assert ARG_UTILS in writes.changed
     assert file.read_bytes() == changeset.files[ARG_UTILS]
@@ -111,7 +113,7 @@ def test_apply_decides_anew_if_something_differs(
 
 @pytest.mark.parametrize("only", [None, HYBRID])
 def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) -> None:
-    store, installed = SitePackages(locate(tree)), discover()
+    store, installed = SitePackages(locate(tree)), CHOSEN
     apply(store, installed)
     calls.clear()
 

@@ -12,6 +12,7 @@ import pytest
 from vpatch.tree.locate import Tree
 
 from tests.conftest import unchanged, untouched
+from tests.tiers import deep
 from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled, untrue
 
 
@@ -194,7 +195,7 @@ def test_record_problems(sandbox: Sandbox) -> None:
     ]
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("installer", ["uv", deep("pip")])
 def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, installer: str) -> None:
     wheel = tmp_path / "vllm-1.0-py3-none-any.whl"
     about = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
