@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined, release_of
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 
 BYTECODE = "__pycache__"
 PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm

@@ -11,14 +11,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vpatch import manifest
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
+from vpatch.manifest import sha256
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
-from vpatch.tree.backup import STAGED, hashes_in, is_companion, sha256
+from vpatch.tree.backup import STAGED, is_companion
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
@@ -85,8 +87,9 @@ class Checkout:
         entries = [(*head.split(), path) for head, _, path in (line.partition("\t") for line in listed if line)]
         blobs = {path: name for _mode, kind, name, path in entries if kind == "blob"}
         try:
-            written = {file: hashes_in(said) for file, said in parse_json(read_regular(self._ledger)).items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            known = manifest.files_in(parse_json(read_regular(self._ledger)))
+            written = {file: found.after for file, found in known.items()}
+        except (OSError, ValueError):
             written = {}
         files = list(_files(self.tree.root))
         modules = (file for file in files if file.endswith(".py"))

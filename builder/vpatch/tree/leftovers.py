@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Problem, naming
+from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, guard
-from vpatch.tree.backup import Kept, is_companion, sha256
+from vpatch.tree.backup import Kept, is_companion
 from vpatch.tree.disk import Folders
 from vpatch.tree.locate import Tree
 
