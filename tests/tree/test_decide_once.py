@@ -128,7 +128,12 @@ def test_a_verb_asks_a_checkout_once(clone: Path, monkeypatch: pytest.MonkeyPatc
     """It has 1,723 modules, and any of them may have marks."""
     apply(Checkout.at(locate(clone)), select(discover(), (HYBRID,)))
     walks: list[Path] = []
-    monkeypatch.setattr(checkout, "_files", lambda root: walks.append(root) or iter(()))
+
+    def walk(root: Path) -> Iterator[str]:
+        walks.append(root)
+        return iter(())
+
+    monkeypatch.setattr(checkout, "_files", walk)
 
     verb(clone, [HYBRID])
 
