@@ -47,7 +47,7 @@ def faults(
     read: Read,
     modules: Collection[str],
     listed: Collection[str],
-    rows: Record | None,
+    rows: Record,
     twins: Twins,
     error: Callable[[bytes, str], str] | None = None,
 ) -> Iterator[Fault]:
@@ -56,8 +56,8 @@ def faults(
     Args:
         read: returns a file's bytes, None without one.
         modules: the modules that overlays changed or added: they compile, and their bytecode is of them.
-        listed: files of which RECORD has to be true.
-        rows: RECORD; None if it has no place here, as in a source checkout.
+        listed: files of which RECORD has to be true; none in a source checkout.
+        rows: RECORD.
         twins: finds bytecode.
         error: returns why a module does not compile; default: `syntax_error`.
     """
@@ -65,7 +65,7 @@ def faults(
     for path in modules:
         if why := (error or syntax_error)(contents[path] or b"", path):
             yield Fault("compile", "does not compile", path, why)
-    for path in () if rows is None else listed:
+    for path in listed:
         row, content = rows.row(path), contents[path]
         if row is None:
             yield Fault("record", "not in RECORD", path, "uninstalling would leave it behind")

@@ -27,6 +27,8 @@ and the first lines (from 1, decorators included) of its changed definitions, on
 DEPTH = 6  # wrappers within wrappers
 CHAIN = 20  # exceptions that led to each other
 
+# Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
+FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
 LIBRARY = re.compile(r"(?<!\S)(\S{1,300}\.so[\w.]{0,50}): cannot open shared object file")
 COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the like: no overlay adds or removes one
 
@@ -144,6 +146,18 @@ def lacking(found: list[dict[str, Any]]) -> str | None:
         if name and "ModuleNotFoundError" in error["kinds"]:
             return str(name)
     return None
+
+
+def is_of_code(error: dict[str, Any]) -> bool:
+    """Whether an error is surely of the code that raised it, and not for want of something around it.
+
+    vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
+    attribute of a module. Modules that import each other lack attributes, too, if another one is imported first.
+    """
+    module = re.match(r"(partially initialized )?module '|cannot access submodule '", error["message"])
+    if module or "'NoneType'" in error["message"] or lacking([error]):
+        return False
+    return not FAULTS.isdisjoint(error["kinds"])
 
 
 def import_module(name: str) -> dict[str, object]:

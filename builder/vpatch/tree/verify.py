@@ -22,7 +22,8 @@ from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.guest import check
 from vpatch.guest.ask import module_of
-from vpatch.guest.loaded import Changed
+from vpatch.guest.loaded import Changed, is_of_code
+from vpatch.guest.record import Record
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.interpreter import ask
 from vpatch.tree.locate import Reads, Tree, is_checkout
@@ -34,9 +35,6 @@ _CODES = {
     "RECORD is not true": Code.RECORD_UNTRUE,
     "stale bytecode": Code.STALE_BYTECODE,
 }
-
-# Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
-_FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
 
 _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a busy machine that takes minutes
 
@@ -103,6 +101,10 @@ def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: boo
 
 def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
     """Yield what is wrong with the files that overlays changed, and with what vpatch keeps of them."""
+
+    def stale(path: str, _: bytes) -> Iterator[tuple[str, bool]]:
+        yield from ((twin.relative_to(tree.root).as_posix(), False) for twin in bytecode.stale(tree.root / path))
+
     tree, listed = seen.tree, list[str]()
     rows = None if not changed or is_checkout(tree) else record.present(tree, tree.read)
     if rows is not None:
@@ -116,15 +118,8 @@ def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
     elif changed and not is_checkout(tree):
         cause = "nothing says which files belong to vLLM"
         yield Problem("no RECORD", str(tree.root), cause, code=Code.NO_RECORD)
-    for fault in check.faults(seen.read, changed, listed, rows, _twins(tree), bytecode.refusal):
+    for fault in check.faults(seen.read, changed, listed, rows or Record(()), stale, bytecode.refusal):
         yield Problem(fault.what, fault.path, fault.why, code=_CODES[fault.what])
-
-
-def _twins(tree: Tree) -> check.Twins:
-    def stale(path: str, _: bytes) -> Iterator[tuple[str, bool]]:
-        yield from ((twin.relative_to(tree.root).as_posix(), False) for twin in bytecode.stale(tree.root / path))
-
-    return stale
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
@@ -142,8 +137,8 @@ def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Proble
     return [Problem(what[kind][0], file, why, code=what[kind][1]) for file, (kind, why) in wrong.items()]
 
 
-def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    modules = {module_of(file): file for file in files if not file.startswith(COMPANIONS)}
+def _loaded(tree: Tree, changed: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    modules = {module_of(file): file for file in changed if not file.startswith(COMPANIONS)}
     wanted = [(name, changed_functions(tree.read(file) or b"")) for name, file in modules.items()]
     try:
         answers = ask(python, guest.script("answer_functions", "loaded"), json.dumps(wanted), patience=_PATIENCE)
@@ -163,12 +158,8 @@ def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Probl
         elif answer["errors"]:
             unimportable.setdefault(answer["errors"][0]["told"], []).append(modules[name])
     for told, (first, *others) in unimportable.items():
-        which = (
-            f"{first} and {len(others)} more: {python} cannot import them"
-            if others
-            else f"{first}: {python} cannot import it"
-        )
-        failed.append(f"{which}: {told}")
+        which, them = (f"{first} and {len(others)} more", "them") if others else (first, "it")
+        failed.append(f"{which}: {python} cannot import {them}: {told}")
     return tuple(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
 
 
@@ -179,24 +170,11 @@ def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Proble
         file = real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
         if file and (file.startswith(COMPANIONS) or line in _changed_lines(tree.read(file) or b"")):
             cause = f"{python} fails in line {line}, in code that an overlay changed: {error['told']}"
+            lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", error["message"])
+            its_own = not _may_have(tree, *lacks.groups()) if lacks else is_of_code(error)
             # What changed code raises because of another error is its own statement: further causes do not matter.
-            return Problem("cannot be imported", file, cause) if _is_fault(tree, error) else None
+            return Problem("cannot be imported", file, cause) if its_own else None
     return None
-
-
-def _is_fault(tree: Tree, error: dict[str, Any]) -> bool:
-    """Whether an error, raised by changed code, is surely its own fault, and not for want of something around it.
-
-    vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
-    attribute of a module. Modules that import each other lack attributes, too, if another one is imported first.
-    """
-    message = error["message"]
-    if "ImportError" in error["kinds"]:
-        lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", message)
-        return lacks is not None and not _may_have(tree, *lacks.groups())
-    if re.match(r"(partially initialized )?module '|cannot access submodule '", message) or "'NoneType'" in message:
-        return False
-    return not _FAULTS.isdisjoint(error["kinds"])
 
 
 def _may_have(tree: Tree, name: str, module: str) -> bool:
