@@ -118,7 +118,7 @@ def test_the_script(module: ModuleType) -> None:
     assert list(answers["made"]["replaced"]) == ["dropped"]
     assert (answers["gone"]["replaced"], answers["gone"]["failed"]) == ({}, {})
     (error,) = answers["gone"]["errors"]
-    assert error["told"] == "ModuleNotFoundError: No module named 'gone'"
+    assert error["summary"] == "ModuleNotFoundError: No module named 'gone'"
     assert "ImportError" in error["kinds"]
 
 

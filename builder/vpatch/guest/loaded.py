@@ -103,11 +103,11 @@ def compared(module: object, functions: list[Changed]) -> tuple[dict[str, str], 
             if there := instead(module, changed):
                 replaced[name] = there
         except Exception as error:  # of a foreign object
-            failed[name] = told(error)
+            failed[name] = summary(error)
     return replaced, failed
 
 
-def told(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """Describe an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
@@ -123,7 +123,7 @@ def errors(error: BaseException | None) -> list[dict[str, Any]]:
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         file, line = next((at for at in reversed(frames) if not at[0].startswith("<frozen importlib")), ("", 0))
         kinds = [kind.__name__ for kind in type(error).__mro__]
-        about = {"told": told(error), "message": str(error), "name": getattr(error, "name", None), "kinds": kinds}
+        about = {"summary": summary(error), "message": str(error), "name": getattr(error, "name", None), "kinds": kinds}
         found.append({**about, "file": file, "line": line, "cause": cause})
         cause = cause and error.__cause__ is not None
         error = error.__cause__ or error.__context__

@@ -139,7 +139,13 @@ def read(tree: Tree) -> Kept:
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
     """Return provenance as bytes; the arguments are fields of it, and `overlays` is JSON-able."""
-    about = {"schema": manifest.SCHEMA, "vpatch": _version(), "when": rfc3339(source_date_epoch()), "who": _who()}
+    from importlib import metadata
+
+    try:
+        version = metadata.version("vpatch")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    about = {"schema": manifest.SCHEMA, "vpatch": version, "when": rfc3339(source_date_epoch()), "who": _who()}
     files = manifest.as_json({path: Written(before[path], hashes) for path, hashes in after.items()})
     return _json({**about, "overlays": overlays, "files": files})
 
@@ -188,12 +194,3 @@ def _who() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("vpatch")
-    except metadata.PackageNotFoundError:
-        return "unknown"

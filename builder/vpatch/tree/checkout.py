@@ -160,8 +160,10 @@ class Checkout:
 
     def _why_dirty(self, file: str) -> str:
         with _naming(self.tree.root):
-            told = str(self.git.check_attr("-z", *_CONVERSIONS, "--", file)).split("\0")
-        if found := [name for name, value in zip(told[1::3], told[2::3], strict=False) if value not in _NO_CONVERSION]:
+            answer = str(self.git.check_attr("-z", *_CONVERSIONS, "--", file)).split("\0")
+        if found := [
+            name for name, value in zip(answer[1::3], answer[2::3], strict=False) if value not in _NO_CONVERSION
+        ]:
             return f"git converts it on checkout, by the attribute {found[0]}, and vpatch runs no program for that"
         return "it has uncommitted changes: commit or stash them, and run again"
 
@@ -259,6 +261,6 @@ def _naming(root: Path) -> Iterator[None]:
     try:
         yield
     except (GitError, OSError, ValueError) as error:
-        told = " ".join(str(getattr(error, "stderr", "") or error).split())
-        cause = "there is a .git, and yet no repository" if "not a git repository" in told else told
+        message = " ".join(str(getattr(error, "stderr", "") or error).split())
+        cause = "there is a .git, and yet no repository" if "not a git repository" in message else message
         raise Failure(Problem("git fails", str(root), cause)) from error

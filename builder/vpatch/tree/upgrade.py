@@ -71,16 +71,16 @@ def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], befor
         return None
     wanted = here.keys() | {item.id for item in overlays}
     found = engine.plan(partial(pristine, seen), [known[name] for name in sorted(wanted)])
-    told = _told(before, found.before, others)
+    verdicts = _excused(before, found.before, others)
     if not found.problems:
         after = {verdict.id: verdict for verdict in found.after}
-        return Upgrade(others, replace(found, before=told, after=tuple(after[verdict.id] for verdict in before)))
+        return Upgrade(others, replace(found, before=verdicts, after=tuple(after[verdict.id] for verdict in before)))
     wrong = {verdict.id for verdict in found.before if verdict.problems}
     rest = [known[name] for name in sorted(wanted - wrong)]
     if wrong & here.keys() or engine.plan(partial(pristine, seen), rest).problems:
         return None
-    fitting = {*others, *(verdict.id for verdict in told if verdict.state is State.PENDING)}
-    return Upgrade(others, Changeset(told, told, {}, found.problems), tuple(sorted(fitting)))
+    fitting = {*others, *(verdict.id for verdict in verdicts if verdict.state is State.PENDING)}
+    return Upgrade(others, Changeset(verdicts, verdicts, {}, found.problems), tuple(sorted(fitting)))
 
 
 def _of_another_version(
@@ -97,7 +97,7 @@ def _of_another_version(
     )
 
 
-def _told(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
+def _excused(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
     """Return the verdicts without what `others` alone are to blame for."""
 
     def outdated(verdict: Verdict) -> Verdict:

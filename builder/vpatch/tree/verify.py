@@ -156,10 +156,10 @@ def _loaded(tree: Tree, changed: Sequence[str], python: Path) -> tuple[tuple[Pro
         if fault := _fault(tree, python, answer["errors"]):
             problems.append(fault)
         elif answer["errors"]:
-            unimportable.setdefault(answer["errors"][0]["told"], []).append(modules[name])
-    for told, (first, *others) in unimportable.items():
+            unimportable.setdefault(answer["errors"][0]["summary"], []).append(modules[name])
+    for summary, (first, *others) in unimportable.items():
         which, them = (f"{first} and {len(others)} more", "them") if others else (first, "it")
-        failed.append(f"{which}: {python} cannot import {them}: {told}")
+        failed.append(f"{which}: {python} cannot import {them}: {summary}")
     return tuple(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
 
 
@@ -169,7 +169,7 @@ def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Proble
         real, line = Path(error["file"]).resolve(), error["line"]
         file = real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
         if file and (file.startswith(COMPANIONS) or line in _changed_lines(tree.read(file) or b"")):
-            cause = f"{python} fails in line {line}, in code that an overlay changed: {error['told']}"
+            cause = f"{python} fails in line {line}, in code that an overlay changed: {error['summary']}"
             lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", error["message"])
             its_own = not _may_have(tree, *lacks.groups()) if lacks else is_of_code(error)
             # What changed code raises because of another error is its own statement: further causes do not matter.
