@@ -39,11 +39,8 @@ def remove(tree: Tree) -> tuple[str, ...]:
         now = backup.read(tree)
         for name in tree.leftovers:
             kept = backup.read(Tree(tree.root, name, None))
-            ours = [
-                path
-                for path in sorted(kept.paths - now.paths)
-                if (data := tree.read(path)) and sha256(data) in kept.hashes(path)
-            ]
+            there = {path: data for path in sorted(kept.paths - now.paths) if (data := tree.read(path)) is not None}
+            ours = [path for path, data in there.items() if sha256(data) in kept.hashes(path)]
             if not all(map(is_companion, ours)):
                 continue
             with naming("cannot remove", name):
