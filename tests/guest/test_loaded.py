@@ -228,7 +228,7 @@ def test_the_changed_definition_is_the_one_that_runs(name: str, wrong: str, sour
 
     found, failed = loaded.compared(imported(tmp_path, source), changed_functions(source.encode()))
 
-    assert (found.keys(), failed) == (set(wrong.split()), {})
+    assert ({*found}, failed) == ({*wrong.split()}, {})
 
 
 ODD = """

@@ -80,7 +80,7 @@ def untrue(tree: Tree, paths: Collection[str]) -> list[tuple[str, str]]:
     """List what `verify` finds wrong in RECORD of these files, and of what vpatch keeps."""
     rows = record.required(tree, tree.read)
     listed = sorted({*paths, *record.own(tree, rows, backup.read(tree))})
-    return [(fault.what, fault.path) for fault in faults(tree.read, (), listed, rows, lambda path, source: ())]
+    return [(fault.kind, fault.path) for fault in faults(tree.read, (), listed, rows, lambda path, source: ())]
 
 
 def edited(tree: Tree) -> tuple[str, ...]:

@@ -153,7 +153,11 @@ def rmtree(path: str) -> Harm:
 
 
 def removed(*paths: str) -> Harm:
-    return lambda sandbox: [(sandbox.root / path).unlink() for path in paths]
+    def harm(sandbox: Sandbox) -> None:
+        for path in paths:
+            (sandbox.root / path).unlink()
+
+    return harm
 
 
 def wrote(path: str, content: bytes) -> Harm:

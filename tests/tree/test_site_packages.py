@@ -188,10 +188,10 @@ def test_record_problems(sandbox: Sandbox) -> None:
     (sandbox.root / COMPANION).unlink()
 
     assert untrue(sandbox.tree, [*sandbox.first, "vllm/new.py"]) == [
-        ("RECORD is not true", f"{INFO}/vpatch/originals/{MODULE}"),
-        ("missing file", COMPANION),
-        ("RECORD is not true", MODULE),
-        ("not in RECORD", "vllm/new.py"),
+        ("untrue", f"{INFO}/vpatch/originals/{MODULE}"),
+        ("missing", COMPANION),
+        ("untrue", MODULE),
+        ("unlisted", "vllm/new.py"),
     ]
 
 

@@ -31,13 +31,13 @@ Twins = Callable[[str, bytes], Iterable[tuple[str, bool | None]]]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a file: `check` is "compile", "record" or "bytecode".
+    """What is wrong with a file.
 
-    `decided` is False for bytecode of another interpreter, which this one cannot read.
+    `kind` is "syntax", "stale", or, of RECORD, "unlisted", "missing" or "untrue". `decided` is False for bytecode of
+    another interpreter, which this one cannot read.
     """
 
-    check: str
-    what: str
+    kind: str
     path: str
     why: str
     decided: bool = True
@@ -64,20 +64,20 @@ def faults(
     contents = {path: read(path) for path in (*modules, *listed)}
     for path in modules:
         if why := (error or syntax_error)(contents[path] or b"", path):
-            yield Fault("compile", "does not compile", path, why)
+            yield Fault("syntax", path, why)
     for path in listed:
         row, content = rows.row(path), contents[path]
         if row is None:
-            yield Fault("record", "not in RECORD", path, "uninstalling would leave it behind")
+            yield Fault("unlisted", path, "uninstalling would leave it behind")
         elif content is None:
-            yield Fault("record", "missing file", path, "RECORD has it")
+            yield Fault("missing", path, "RECORD has it")
         elif not row.is_true_of(content):
-            yield Fault("record", "RECORD is not true", path, "its hash or size is not that of the file")
+            yield Fault("untrue", path, "its hash or size is not that of the file")
     why = "python would run it, and it was not compiled from the source beside it"
     for path in modules:
         for twin, is_its in twins(path, contents[path] or b""):
             if not is_its:
-                yield Fault("bytecode", "stale bytecode", twin, why, decided=is_its is not None)
+                yield Fault("stale", twin, why, decided=is_its is not None)
 
 
 def syntax_error(source: bytes, path: str) -> str:
@@ -148,13 +148,11 @@ def check_tree(
     except ValueError:
         rows = Record(())
     modules = [path for path in files if path.endswith(".py")]
-    found: dict[str, list[Fault]] = {"compile": [], "bytecode": [], "record": []}
-    for fault in faults(contents.get, modules, [*files, own], rows, twins, error):
-        found[fault.check].append(fault)
-    broken = [f"{fault.path}: {fault.why}" for fault in found["compile"]]
+    found = list(faults(contents.get, modules, [*files, own], rows, twins, error))
+    broken = [f"{fault.path}: {fault.why}" for fault in found if fault.kind == "syntax"]
     yield "compile", not broken, _reason(broken, "", f"{len(modules)} modules compile")
-    yield ("bytecode", *_of_bytecode(found["bytecode"]))
-    untrue = [fault.path for fault in found["record"]]
+    yield ("bytecode", *_of_bytecode([fault for fault in found if fault.kind == "stale"]))
+    untrue = [fault.path for fault in found if fault.kind in ("unlisted", "missing", "untrue")]
     yield "record", not untrue, _reason(untrue, "has no true row in RECORD", "RECORD is true of them")
 
 
@@ -175,7 +173,7 @@ def _sha256(content: bytes | None) -> str | None:
 
 
 def imported(root: str, files: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the modules that this interpreter would not import, or not compile: by file, ("import" or "compile", why).
+    """Return the modules that this interpreter would not import, or not compile: by file, ("import" or "syntax", why).
 
     None of them is imported.
     """
@@ -185,7 +183,7 @@ def imported(root: str, files: Sequence[str]) -> dict[str, tuple[str, str]]:
         if place is None or os.path.realpath(place) != os.path.realpath(f"{root}/{file}"):
             found[file] = ("import", f"{sys.executable} would import {place or 'no such module'}")
         elif why := syntax_error(read_file(place) or b"", place):
-            found[file] = ("compile", f"{sys.executable}: {why}")
+            found[file] = ("syntax", f"{sys.executable}: {why}")
     return found
 
 

@@ -28,12 +28,14 @@ from vpatch.tree import backup, bytecode, record
 from vpatch.tree.interpreter import ask
 from vpatch.tree.locate import Reads, Tree, is_checkout
 
-_CODES = {
-    "does not compile": Code.NO_PYTHON,
-    "not in RECORD": Code.RECORD_UNLISTED,
-    "missing file": Code.FILE_MISSING,
-    "RECORD is not true": Code.RECORD_UNTRUE,
-    "stale bytecode": Code.STALE_BYTECODE,
+# What `check.faults` finds, in words.
+_FAULTS = {
+    "syntax": ("does not compile", Code.NO_PYTHON),
+    "unlisted": ("not in RECORD", Code.RECORD_UNLISTED),
+    "missing": ("missing file", Code.FILE_MISSING),
+    "untrue": ("RECORD is not true", Code.RECORD_UNTRUE),
+    "stale": ("stale bytecode", Code.STALE_BYTECODE),
+    "import": ("not what is imported", Code.OTHER),
 }
 
 _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a busy machine that takes minutes
@@ -119,13 +121,18 @@ def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
         cause = "nothing says which files belong to vLLM"
         yield Problem("no RECORD", str(tree.root), cause, code=Code.NO_RECORD)
     for fault in check.faults(seen.read, changed, listed, rows or Record(()), stale, bytecode.refusal):
-        yield Problem(fault.what, fault.path, fault.why, code=_CODES[fault.what])
+        yield _problem(fault.kind, fault.path, fault.why)
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
     """List why a module does not compile with this Python, or that it is too large to."""
     why = bytecode.refusal(data, file)
-    return [Problem("does not compile", file, why, code=Code.NO_PYTHON)] if why else []
+    return [_problem("syntax", file, why)] if why else []
+
+
+def _problem(kind: str, file: str, why: str) -> Problem:
+    what, code = _FAULTS[kind]
+    return Problem(what, file, why, code=code)
 
 
 def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Problem]:
@@ -133,8 +140,7 @@ def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Proble
         wrong = ask(python, guest.check_script("answer_imported"), str(tree.root), json.dumps(files))
     except Failure as failure:
         return failure.problems
-    what = {"import": ("not what is imported", Code.OTHER), "compile": ("does not compile", Code.NO_PYTHON)}
-    return [Problem(what[kind][0], file, why, code=what[kind][1]) for file, (kind, why) in wrong.items()]
+    return [_problem(kind, file, why) for file, (kind, why) in wrong.items()]
 
 
 def _loaded(tree: Tree, changed: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
