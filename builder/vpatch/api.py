@@ -25,13 +25,16 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup, leftovers
-from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
+from vpatch.tree.interpreter import interpreter
+from vpatch.tree.locate import Reads, Tree, imported_by, is_checkout, locate
 from vpatch.tree.unified import unified
-from vpatch.tree.upgrade import Upgrade, marks, upgrade_of
+from vpatch.tree.upgrade import Upgrade, not_installed, upgrade_of
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
     from vpatch.tree.checkout import Checkout
+
+    Store = SitePackages | Checkout
 
 R = TypeVar("R", bound="Result")
 
@@ -132,7 +135,8 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     others = [item for item in installed if item not in chosen] if selection.only is None else []
     engine = Engine([*chosen, *others])
     verdicts = engine.status(seen.read, chosen)
-    upgrade = _upgrade(found, installed, chosen, verdicts)
+    store = _store(found)
+    upgrade = _upgrade(store, installed, chosen, verdicts)
     verdicts = upgrade.changeset.before if upgrade else verdicts
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += upgrade.problems if upgrade else []
@@ -141,7 +145,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
-    gone = _not_installed(found, installed)
+    gone = not_installed(store, installed)
     notes = tuple(map(str, leftovers.problems(found)))
     done = Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
     return replace(done, upgradable=upgrade.overlays if upgrade else ())
@@ -170,9 +174,10 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     chosen = selection.in_tree(installed, seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
-    upgrade = _upgrade(found, installed, chosen, changeset.before)
+    store = _store(found)
+    upgrade = _upgrade(store, installed, chosen, changeset.before)
     changeset = upgrade.changeset if upgrade else changeset
-    wanted = {**open_tree(found).originals, **changeset.files} if upgrade else changeset.files
+    wanted = {**store.originals, **changeset.files} if store and upgrade else changeset.files
     files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := changing.obstacle(seen, changeset.before)) else []
@@ -208,7 +213,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
     about = (root, writable.tree.version, changeset.after, problems, notes)
-    upgrade = _upgrade(writable.tree, installed, chosen, changeset.before) if changeset.problems else None
+    upgrade = _upgrade(writable, installed, chosen, changeset.before) if changeset.problems else None
     fitting = upgrade.fitting if upgrade else engine.fitting(writable.tree.read, changeset.before)
     done = Changed(*about, fitting, changed=changed, added=added, affected=tuple(sorted(affected)))
     return _checked(replace(done, upgraded=writes.upgraded))
@@ -229,7 +234,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     going = installed if overlays is None else selection.among(installed)
     left = leftovers.remove(writable.tree) if overlays is None else ()
     seen = Reads(writable.tree)
-    gone = _not_installed(writable.tree, installed) if overlays is None else {}
+    gone = not_installed(writable, installed) if overlays is None else {}
     affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
     writes = changing.revert(writable, installed, None if overlays is None else going)
     changed = tuple(sorted({*writes.changed, *left}))
@@ -272,14 +277,15 @@ def verify(
     found, installed, selection = _tree(tree), discover(), Selection.of(overlays, also)
     chosen = selection.in_tree(installed, found.read)
     runner = None if python is None else interpreter(Path(python))
-    gone = _not_installed(found, installed)
+    store = _store(found)
+    gone = not_installed(store, installed)
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
     remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
     unknown = Problem("cannot verify", str(found.root), remedy, code=Code.UNKNOWN_OVERLAY)
     problems = [*seen.problems, *leftovers.problems(found)]
-    problems += upgrade.problems if (upgrade := _upgrade(found, installed, chosen, seen.verdicts)) else []
+    problems += upgrade.problems if (upgrade := _upgrade(store, installed, chosen, seen.verdicts)) else []
     problems += (replace(unknown, cause=f"{name} is applied, and {remedy}") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
@@ -288,7 +294,7 @@ def verify(
     return _checked(Result(*about, not_installed=gone))
 
 
-def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
+def open_tree(tree: TreeLike = None) -> Store:
     """Find a vLLM to write to; the version of a source checkout is then what git describes.
 
     Raises:
@@ -314,20 +320,18 @@ def _tree(tree: TreeLike) -> Tree:
     return imported_by(Path(sys.executable)) if tree is None else locate(Path(tree))
 
 
-def _not_installed(tree: Tree, installed: Sequence[Catalogued]) -> Mapping[str, tuple[str, ...]]:
-    """Return the overlays that are applied and not installed; none if what vpatch keeps of the tree is unreadable."""
-    try:
-        applied = marks(open_tree(tree))
-    except Failure:  # `verify` and `revert` report it
-        return {}
-    return {name: files for name, files in applied.items() if name not in {item.id for item in installed}}
+def _store(tree: Tree) -> Store | None:
+    """Open a tree, of which all questions of a verb are asked: it reads each file once. None if that fails."""
+    with suppress(Failure):
+        return open_tree(tree)
+    return None
 
 
 def _upgrade(
-    tree: Tree, installed: Sequence[Catalogued], chosen: Sequence[Catalogued], verdicts: Sequence[Verdict]
+    store: Store | None, installed: Sequence[Catalogued], chosen: Sequence[Catalogued], verdicts: Sequence[Verdict]
 ) -> Upgrade | None:
     try:
-        return upgrade_of(open_tree(tree), Engine(installed), chosen, verdicts)
+        return upgrade_of(store, Engine(installed), chosen, verdicts) if store else None
     except Failure:  # `verify` reports it, and `apply` if it matters
         return None
 

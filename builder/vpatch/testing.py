@@ -14,7 +14,6 @@ def test_case(case, tmp_path):
 from __future__ import annotations
 
 import ast
-import fcntl
 import filecmp
 import os
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vpatch import locking
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.select import scopes
@@ -127,7 +127,7 @@ def release(version: str, folder: Path | None = None) -> Path:
     target = (folder or home / "vpatch/releases") / version
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f".{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locking.lock(lock.fileno())
         if not target.exists():
             fetch(version, target)
     return target

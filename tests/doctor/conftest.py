@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 from vpatch import api
-from vpatch.tree.record import entry
+from vpatch.guest.record import entry
 
 from tests.conftest import Program, Trees, environment
 from tests.hybrid import INFO

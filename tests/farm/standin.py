@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vpatch.farm.content import Content
 from vpatch.farm.store import farm_of
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 
 from tests.paths import link
 from tests.processes import UNWATCHED

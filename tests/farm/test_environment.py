@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.farm.store import farm_of
+from vpatch.guest.record import entry
 from vpatch.guest.vpatch_receipt import release_of
-from vpatch.tree.record import entry
 
 from tests.farm.standin import CHANGED, LOAD, Farm, standing_in
 

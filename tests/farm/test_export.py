@@ -20,7 +20,7 @@ from vpatch.farm import store
 from vpatch.farm.content import Content
 from vpatch.farm.export import PART, put
 from vpatch.guest.vpatch_receipt import MANIFEST
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 
 from tests.conftest import contents_of, unchanged
 from tests.needs import root_only

@@ -10,8 +10,9 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,18 @@ from pathlib import Path
 import pytest
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure
-from vpatch.tree import backup
+from vpatch.guest.check import faults
+from vpatch.tree import backup, record
 from vpatch.tree.apply import Snapshot, WritePlan
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import Contents, Trees, contents_of, unchanged
+from tests.conftest import Contents, Trees, contents_of, environment, unchanged
 from tests.hybrid import UPSTREAMS
 
 INFO = "vllm-1.0.dist-info"
 NOBODY = 65534
+PYTHON = f"python3.{sys.version_info.minor}"
 RECORD = f"{INFO}/RECORD"
 MODULE, COMPANION = "vllm/engine/m0.py", "vllm/_vpatch/first.py"
 MODULES = {
@@ -71,6 +74,13 @@ def change(tree: Tree, desired: Mapping[str, bytes], note: object, *, on_edits: 
 def settled(tree: Tree, desired: Mapping[str, bytes], note: object) -> bool:
     """Whether there is nothing to do."""
     return not plan_of(SitePackages(tree).snapshot(), desired, note, on_edits=True).work
+
+
+def untrue(tree: Tree, paths: Collection[str]) -> list[tuple[str, str]]:
+    """List what `verify` finds wrong in RECORD of these files, and of what vpatch keeps."""
+    rows = record.required(tree, tree.read)
+    listed = sorted({*paths, *record.own(tree, rows, backup.read(tree))})
+    return [(fault.kind, fault.path) for fault in faults(tree.read, (), listed, rows, lambda path, source: ())]
 
 
 def edited(tree: Tree) -> tuple[str, ...]:
@@ -158,6 +168,33 @@ def tree(slim: Trees, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
+    """Make the smallest folder that counts as a vLLM."""
+    (root / "vllm/engine").mkdir(parents=True)
+    for package in ("vllm", "vllm/engine"):
+        (root / package / "__init__.py").touch()
+    if info:
+        (root / info).mkdir()
+        (root / info / "RECORD").write_text(record)
+        (root / info / "METADATA").touch()
+    return root
+
+
+@pytest.fixture(scope="session")
+def venv_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """`venv_at(folder)`: a virtual environment with such a vLLM, as if it were made there; return its folder."""
+    template = tmp_path_factory.mktemp("template") / "venv"
+    make(environment(template))
+
+    def at(folder: Path) -> Path:
+        shutil.copytree(template, folder, symlinks=True)
+        activate = folder / "bin/activate"
+        activate.write_text(activate.read_text().replace(str(template), str(folder)))
+        return folder
+
+    return at
 
 
 @contextmanager

@@ -12,21 +12,21 @@ import pytest
 from vpatch.tree import guard
 from vpatch.tree.belonging import why_foreign
 
-from tests.conftest import Program, environment
+from tests.conftest import Program
 from tests.hybrid import ONLY
 from tests.needs import root_only
-from tests.tree.conftest import NOBODY, git
-from tests.tree.test_locate import PYTHON, make
+from tests.tiers import deep
+from tests.tree.conftest import NOBODY, PYTHON, git
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv_at: Callable[[Path], Path]) -> Path:
     """The current folder, with a `.venv` that was made there."""
     folder = tmp_path / "project"
     folder.mkdir(mode=0o755)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    make(environment(folder / ".venv"))
+    venv_at(folder / ".venv")
     return folder
 
 
@@ -60,10 +60,6 @@ def mode(path: str, bits: int) -> Callable[[Path], None]:
     return lambda project: (project / path).chmod(bits)
 
 
-def owner(path: str) -> Callable[[Path], None]:
-    return lambda project: os.chown(project / path, NOBODY, -1, follow_symlinks=False)
-
-
 FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
     "moved": (moved, "it was not made in "),
     "committed": (committed, "it may be part of the repository "),
@@ -90,11 +86,12 @@ def test_that_of_the_user(project: Path) -> None:
     assert why(project) == ""
 
 
-@pytest.mark.parametrize("how", ['"{0}"', "'{0}'", "{0}"])
-def test_how_programs_write_the_place(project: Path, how: str) -> None:
-    (project / ".venv/bin/activate").write_text(f"deactivate\nVIRTUAL_ENV={how.format(project / '.venv')}\nexport x\n")
+def test_how_programs_write_the_place(project: Path) -> None:
+    for how in ('"{0}"', "'{0}'", "{0}"):
+        line = f"VIRTUAL_ENV={how.format(project / '.venv')}"
+        (project / ".venv/bin/activate").write_text(f"deactivate\n{line}\nexport x\n")
 
-    assert why(project) == ""
+        assert why(project) == ""
 
 
 @pytest.mark.parametrize("case", FOREIGN)
@@ -106,11 +103,11 @@ def test_that_of_others(project: Path, case: str) -> None:
 
 
 @root_only
-@pytest.mark.parametrize("path", [".venv", ".venv/bin", ".venv/bin/python", ".venv/bin/activate", ".venv/pyvenv.cfg"])
-def test_another_owner(project: Path, path: str) -> None:
-    owner(path)(project)
-
-    assert why(project).endswith(f"{path.removeprefix('.venv')} belongs to another user")
+def test_another_owner(project: Path) -> None:
+    for path in (".venv", ".venv/bin", ".venv/bin/python", ".venv/bin/activate", ".venv/pyvenv.cfg"):
+        os.chown(project / path, NOBODY, -1, follow_symlinks=False)
+        assert why(project).endswith(f"{path.removeprefix('.venv')} belongs to another user")
+        os.chown(project / path, 0, -1, follow_symlinks=False)
 
 
 def test_a_share(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +126,10 @@ def traced(project: Path) -> Path:
     return trace
 
 
-@pytest.mark.parametrize("case", ["", "moved"])
-@pytest.mark.parametrize("command", [("doctor", "--run"), ("run", "--export", "farm")])
+RUN, EXPORT = ("doctor", "--run"), ("run", "--export", "farm")
+
+
+@pytest.mark.parametrize(("command", "case"), [(RUN, ""), (EXPORT, "moved"), deep(RUN, "moved"), deep(EXPORT, "")])
 def test_it_runs_only_for_a_command_that_has_to_import(
     vpatch: Program, project: Path, command: tuple[str, ...], case: str
 ) -> None:

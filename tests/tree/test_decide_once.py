@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vpatch
 from vpatch import foreign
 from vpatch.core.catalogue import discover, select
-from vpatch.tree import backup, record
+from vpatch.tree import backup, checkout, record
 from vpatch.tree import locate as locating
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.checkout import Checkout
@@ -20,6 +21,8 @@ from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import untouched
 from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
+
+CHOSEN = select(discover(), (HYBRID, "turboquant-skip-list"))
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
     existing = {path for path in tree.rglob("*.py") if path.is_file()}
 
-    changeset, writes = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
     counted = {
         file: reads[str(tree / file)] for file in writes.changed if tree / file in existing or file.endswith("RECORD")
@@ -75,12 +78,12 @@ def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]
 
 
 def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
-    apply(SitePackages(locate(tree)), discover())
+    apply(SitePackages(locate(tree)), CHOSEN)
 
     with untouched(tree):
         calls.clear()
         reads.clear()
-        changeset, writes = apply(SitePackages(locate(tree)), discover())
+        changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
         assert (changeset.problems, writes.changed) == ((), ())
         assert (calls["decide"], calls["lock"]) == (1, 0)
@@ -100,7 +103,7 @@ def test_apply_decides_anew_if_something_differs(
             yield
 
     monkeypatch.setattr(SitePackages, "lock", waiting)
-    changeset, writes = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
 
     assert ARG_UTILS in writes.changed
     assert file.read_bytes() == changeset.files[ARG_UTILS]
@@ -110,7 +113,7 @@ def test_apply_decides_anew_if_something_differs(
 
 @pytest.mark.parametrize("only", [None, HYBRID])
 def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) -> None:
-    store, installed = SitePackages(locate(tree)), discover()
+    store, installed = SitePackages(locate(tree)), CHOSEN
     apply(store, installed)
     calls.clear()
 
@@ -118,6 +121,23 @@ def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) 
 
     # The RECORD in place, and the one that was kept.
     assert calls == {"parse": 2, "decide": 1, "lock": 1}
+
+
+@pytest.mark.parametrize("verb", [vpatch.status, vpatch.diff, vpatch.verify])
+def test_a_verb_asks_a_checkout_once(clone: Path, monkeypatch: pytest.MonkeyPatch, verb: Callable[..., object]) -> None:
+    """It has 1,723 modules, and any of them may have marks."""
+    apply(Checkout.at(locate(clone)), select(discover(), (HYBRID,)))
+    walks: list[Path] = []
+
+    def walk(root: Path) -> Iterator[str]:
+        walks.append(root)
+        return iter(())
+
+    monkeypatch.setattr(checkout, "_files", walk)
+
+    verb(clone, [HYBRID])
+
+    assert len(walks) == 1
 
 
 def test_a_checkout_decides_once(clone: Path, reads: Counter[str], calls: Counter[str]) -> None:

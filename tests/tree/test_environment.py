@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.tree import environment as module
 from vpatch.tree.environment import current
 
-from tests.conftest import Program, environment
+from tests.conftest import Program
 from tests.failures import problem_of
-from tests.tree.test_locate import INFO, PYTHON, make
+from tests.tree.conftest import INFO, PYTHON
 
 
 @pytest.fixture
-def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv_at: Callable[[Path], Path]) -> dict[str, Path]:
     """Three environments with a vLLM each: one that runs vpatch, one that is active, and a project's `.venv`."""
     monkeypatch.chdir(tmp_path)
-    made = {name: tmp_path / name for name in ("own", "active", ".venv")}
-    for folder in made.values():
-        make(environment(folder))
+    made = {name: venv_at(tmp_path / name) for name in ("own", "active", ".venv")}
     monkeypatch.setattr(sys, "prefix", str(made["own"]))
     monkeypatch.setattr(sys, "executable", str(made["own"] / "bin/python"))
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -54,21 +52,18 @@ def test_the_interpreter_that_runs_vpatch_comes_first(
     )
 
 
-@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
-def test_then_the_active_environment(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, str(venvs["active"]))
+def test_then_the_active_environment_and_then_the_projects(
+    venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     remove(venvs["own"])
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        with monkeypatch.context() as active:
+            active.setenv(variable, str(venvs["active"]))
+            found = current()
+            assert (found.tree.root, found.how) == (packages(venvs["active"]), variable)
 
     found = current()
-
-    assert (found.tree.root, found.how) == (packages(venvs["active"]), variable)
-
-
-def test_then_the_projects(venvs: dict[str, Path]) -> None:
-    remove(venvs["own"])
-
-    assert current().tree.root == packages(venvs[".venv"])
-    assert current().others == ()
+    assert (found.tree.root, found.others) == (packages(venvs[".venv"]), ())
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -120,7 +115,3 @@ def test_none_has_it(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) ->
         "VIRTUAL_ENV (/gone/bin/python): no such file; ./.venv (.venv/bin/python) has none; "
         "activate the environment that has vLLM, or name it: `vpatch status PATH`"
     )
-
-
-def test_what_they_are(venvs: dict[str, Path]) -> None:
-    assert [one.name for one in module.environments()] == ["the interpreter that runs vpatch", "./.venv"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 
-from tests.tiers import WHOLE, deep
+from tests.tiers import deep
 from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
 from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step, killed_at
 
@@ -75,9 +75,11 @@ class Stage:
         self.applied = unharmed.snapshot()
         self.checked: list[Mapping[str, tuple[int, bytes | None]]] = []
 
-    def numbers(self, looks: int) -> list[int]:
-        """Return the numbers of the steps that change the disk, and of one in `looks` that only look."""
-        return [number for number, name in enumerate(self.steps, 1) if name != "look" or number % looks == 0]
+    def numbers(self, every: int) -> list[int]:
+        """Return the numbers of one in `every` of the steps: of those that change the disk, and then of the others."""
+        looks = [number for number, name in enumerate(self.steps, 1) if name == "look"]
+        changes = [number for number, name in enumerate(self.steps, 1) if name != "look"]
+        return [*changes[::every], *looks[:: 4 * every]]
 
     def run(self, sandbox: Sandbox, fault: Fault) -> None:
         with at_each_step(fault):
@@ -106,8 +108,8 @@ class Stage:
         self.checked.append(state)
 
 
-LOOKS = pytest.mark.parametrize("looks", [10, deep(1 if WHOLE else 3)])
-"""A fault comes at every step that changes the disk, and at each of so many that only look."""
+EVERY = pytest.mark.parametrize("every", [9, deep(1)])
+"""A fault comes at one in so many steps."""
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +132,17 @@ def test_the_steps_are_seen(stage_of: Callable[[str], Stage]) -> None:
     assert set(STEPS) - seen <= {"fchown", "utime"}
 
 
-def test_killed_at_any_step(stage: Stage) -> None:
+@EVERY
+def test_killed_at_any_step(stage: Stage, every: int) -> None:
     """What a kill leaves is what is on the disk then: one run, with a copy of the tree for each step."""
     sandbox = stage.fresh()
+    writes = [number for number, name in enumerate(stage.steps, 1) if name == "write"]
+    # The disk is the same before a step that only looks as before the next one.
+    chosen = {*(number for number in stage.numbers(every) if stage.steps[number - 1] != "look"), writes[-1]}
     left: dict[int, Sandbox] = {}
 
     def fault(step: Step) -> None:
-        # The disk is the same before a step that only looks as before the next one.
-        if stage.steps[step.number - 1] != "look":
+        if step.number in chosen:
             written = step.write_half() if step.name == "write" else 0
             left[step.number] = sandbox.copy(stage.folder / f"left/{step.number}")
             if step.name == "write":
@@ -146,7 +151,6 @@ def test_killed_at_any_step(stage: Stage) -> None:
     stage.run(sandbox, fault)
 
     assert sandbox.snapshot() == stage.after
-    writes = [number for number in left if stage.steps[number - 1] == "write"]
     killed = stage.fresh()
     assert in_a_child(partial(stage.run, killed, killed_at(writes[-1]))) == signal.SIGKILL
     assert killed.snapshot() == left[writes[-1]].snapshot()
@@ -154,10 +158,10 @@ def test_killed_at_any_step(stage: Stage) -> None:
         stage.check(each)
 
 
-@LOOKS
-def test_refused_at_any_step(stage: Stage, looks: int) -> None:
+@EVERY
+def test_refused_at_any_step(stage: Stage, every: int) -> None:
     codes = itertools.cycle((errno.ENOSPC, errno.EIO, errno.EACCES))
-    for number, code in zip(stage.numbers(looks), codes, strict=False):
+    for number, code in zip(stage.numbers(every), codes, strict=False):
         sandbox = stage.fresh()
 
         with pytest.raises(Failure) as failure:
@@ -168,9 +172,9 @@ def test_refused_at_any_step(stage: Stage, looks: int) -> None:
         stage.check(sandbox)
 
 
-@LOOKS
-def test_a_disk_that_keeps_failing(stage: Stage, looks: int) -> None:
-    for number in stage.numbers(looks)[::5]:
+@EVERY
+def test_a_disk_that_keeps_failing(stage: Stage, every: int) -> None:
+    for number in stage.numbers(3 * every):
         sandbox = stage.fresh()
 
         with pytest.raises(Failure, match="input/output error"):
@@ -178,9 +182,9 @@ def test_a_disk_that_keeps_failing(stage: Stage, looks: int) -> None:
         stage.check(sandbox)
 
 
-@LOOKS
-def test_interrupted_at_any_step(stage: Stage, looks: int) -> None:
-    for number in stage.numbers(looks)[::3]:
+@EVERY
+def test_interrupted_at_any_step(stage: Stage, every: int) -> None:
+    for number in stage.numbers(3 * every):
         sandbox = stage.fresh()
 
         with pytest.raises(KeyboardInterrupt):
@@ -193,7 +197,7 @@ def test_a_failure_after_a_kill(stage: Stage) -> None:
     """The second run must not forget what the first one was writing."""
     failures = 0
     renames = [number for number, name in enumerate(stage.steps, 1) if name == "replace"]
-    for number in renames[1::4]:
+    for number in renames[1::8]:
         sandbox = stage.fresh()
         assert in_a_child(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
 

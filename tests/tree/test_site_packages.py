@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from vpatch.tree import record
 from vpatch.tree.locate import Tree
 
 from tests.conftest import unchanged, untouched
-from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled
+from tests.tiers import deep
+from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled, untrue
 
 
 def test_apply(sandbox: Sandbox) -> None:
@@ -22,7 +22,7 @@ def test_apply(sandbox: Sandbox) -> None:
     assert {path: (sandbox.root / path).read_bytes() for path in sandbox.first} == sandbox.first
     untouched = sandbox.modules.keys() - sandbox.first.keys()
     assert {(sandbox.root / path).read_bytes() == sandbox.modules[path] for path in untouched} == {True}
-    assert record.problems(sandbox.tree, [*sandbox.modules, *sandbox.first]) == ()
+    assert untrue(sandbox.tree, [*sandbox.modules, *sandbox.first]) == []
     assert edited(sandbox.tree) == ()
 
 
@@ -52,7 +52,7 @@ def test_revert_gives_any_record_back(sandbox: Sandbox, content: bytes) -> None:
     sandbox.write(RECORD, content)
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
-    assert record.problems(sandbox.tree, sandbox.first) == ()
+    assert untrue(sandbox.tree, sandbox.first) == []
     sandbox.settle(sandbox.second)
 
     sandbox.settle({})
@@ -187,17 +187,15 @@ def test_record_problems(sandbox: Sandbox) -> None:
     sandbox.write(f"{INFO}/vpatch/originals/{MODULE}", b"edited\n")
     (sandbox.root / COMPANION).unlink()
 
-    problems = record.problems(sandbox.tree, [*sandbox.first, "vllm/new.py"])
-
-    assert [(problem.what, problem.where) for problem in problems] == [
-        ("RECORD is not true", f"{INFO}/vpatch/originals/{MODULE}"),
-        ("missing file", COMPANION),
-        ("RECORD is not true", MODULE),
-        ("not in RECORD", "vllm/new.py"),
+    assert untrue(sandbox.tree, [*sandbox.first, "vllm/new.py"]) == [
+        ("untrue", f"{INFO}/vpatch/originals/{MODULE}"),
+        ("missing", COMPANION),
+        ("untrue", MODULE),
+        ("unlisted", "vllm/new.py"),
     ]
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("installer", ["uv", deep("pip")])
 def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, installer: str) -> None:
     wheel = tmp_path / "vllm-1.0-py3-none-any.whl"
     about = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -221,7 +219,7 @@ def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, instal
     installed.settle(sandbox.first)
     installed.settle(sandbox.second)
     subprocess.run([python, "-c", "import vllm._vpatch.first, vllm.engine.m0"], check=True)
-    assert record.problems(installed.tree, sandbox.second) == ()
+    assert untrue(installed.tree, sandbox.second) == []
 
     yes = [] if installer == "uv" else ["-y"]
     subprocess.run([*manage, "uninstall", "-q", *target, *yes, "vllm"], check=True)

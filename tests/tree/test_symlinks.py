@@ -10,6 +10,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 
+from tests.tiers import deep
 from tests.tree.conftest import INFO, MODULE, Sandbox, give_away
 from tests.tree.steps import Step, at_each_step
 
@@ -80,9 +81,9 @@ def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Pa
     assert state(sandbox.root / "vllm/_vpatch") == before
 
 
+@pytest.mark.parametrize(("goal", "every"), [("second", 16), deep("second", 4), deep("pristine", 4)])
 @pytest.mark.parametrize("folder", ["vllm/engine", "vllm/engine/__pycache__", f"{INFO}/vpatch", INFO, "vllm"])
-@pytest.mark.parametrize("goal", ["second", "pristine"])
-def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: str, goal: str) -> None:
+def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: str, goal: str, every: int) -> None:
     """The link leads to a folder with the same names in it."""
     sandbox.settle(sandbox.first)
     for name in ("m0", "m1"):
@@ -93,7 +94,7 @@ def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: st
     with at_each_step(lambda step: None) as made:
         sandbox.copy(public / "whole").settle(desired)
 
-    for number in range(1, len(made) + 1, 4):
+    for number in range(1, len(made) + 1, every):
         run = sandbox.copy(public / "run")
 
         def swap(step: Step, run: Sandbox = run, number: int = number) -> None:
@@ -105,69 +106,57 @@ def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: st
         assert state(outside) == before, number
 
 
-def test_a_foreign_link_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.settle(sandbox.first)
-    applied = sandbox.snapshot()
-    (tmp_path / "theirs").write_bytes(b"")
-    (sandbox.root / INFO / "vpatch/stray").symlink_to(tmp_path)
+OURS = f"{INFO}/vpatch"
+# Where a user puts a link to a folder, what is desired then, and whether the link stays.
+LINKS: dict[str, tuple[str, bool]] = {
+    f"{OURS}/stray": ("first", False),
+    f"{OURS}/link": ("pristine", False),
+    f"{OURS}/originals/link": ("pristine", False),
+    f"{OURS}/originals/vllm/engine/link": ("pristine", False),
+    "vllm/_vpatch/link": ("pristine", True),
+    "vllm/_vpatch/__pycache__/link": ("pristine", True),
+}
 
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_foreign_link_blocks_nothing_and_is_not_followed(sandbox: Sandbox, tmp_path: Path, link: str) -> None:
+    """vpatch removes one in its own folder; among companions it stays, like any other file of a user there."""
+    goal, stays = LINKS[link]
+    expected = {"pristine": sandbox.snapshot()}
     sandbox.settle(sandbox.first)
+    expected["first"] = sandbox.snapshot()
+    (tmp_path / "theirs").write_bytes(b"")
+    (sandbox.root / link).parent.mkdir(exist_ok=True)
+    (sandbox.root / link).symlink_to(tmp_path)
+
+    sandbox.settle(sandbox.goals[goal])
 
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
-    assert sandbox.snapshot() == applied
+    assert (sandbox.root / link).is_symlink() is stays
+    assert sandbox.settled(sandbox.goals[goal])
+    assert stays or sandbox.snapshot() == expected[goal]
 
 
-@pytest.mark.parametrize("folder", ["", "originals", "originals/vllm/engine"])
-def test_a_link_below_our_folder_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, folder: str) -> None:
-    pristine = sandbox.snapshot()
-    (tmp_path / "theirs").write_bytes(b"")
-    sandbox.settle(sandbox.first)
-    (sandbox.root / INFO / "vpatch" / folder / "link").symlink_to(tmp_path)
-
-    sandbox.settle({})
-
-    assert sandbox.snapshot() == pristine
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
-
-
-@pytest.mark.parametrize("link", ["link", "__pycache__/link"])
-def test_a_link_among_companions_stays_and_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, link: str) -> None:
-    """Like any other file of a user there."""
-    sandbox.settle(sandbox.first)
-    (sandbox.root / "vllm/_vpatch" / link).parent.mkdir(exist_ok=True)
-    (sandbox.root / "vllm/_vpatch" / link).symlink_to(tmp_path)
-
-    sandbox.settle({})
-
-    assert [path.name for path in (sandbox.root / "vllm/_vpatch").rglob("*") if path.is_symlink()] == ["link"]
-    assert not (sandbox.root / INFO / "vpatch").exists()
-    assert sandbox.settled({})
-
-
-def test_an_original_is_not_read_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Otherwise, a revert by root would copy what the link leads to where everyone can read it."""
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_original_that_is_a_link(sandbox: Sandbox, tmp_path: Path, applied: bool) -> None:  # noqa: FBT001
+    """It is not read: a revert by root would copy what it leads to where everyone can read it. It is replaced."""
     (tmp_path / "secret").write_bytes(b"secret = 1\n")
-    sandbox.settle(sandbox.first)
-    original = sandbox.root / INFO / "vpatch/originals" / MODULE
-    original.unlink()
+    original = sandbox.root / OURS / "originals" / MODULE
+    if applied:
+        sandbox.settle(sandbox.first)
+    original.parent.mkdir(parents=True, exist_ok=True)
+    original.unlink(missing_ok=True)
     original.symlink_to(tmp_path / "secret")
 
     assert MODULE not in backup.read(sandbox.tree).originals
-    with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
-        sandbox.settle({})
-    assert (sandbox.root / MODULE).read_bytes() == sandbox.first[MODULE]
-
-
-def test_an_original_that_is_a_link_is_replaced(sandbox: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(b"untouched")
-    original = sandbox.root / INFO / "vpatch/originals" / MODULE
-    original.parent.mkdir(parents=True)
-    original.symlink_to(tmp_path / "secret")
-
-    sandbox.settle(sandbox.first)
-
-    assert (original.is_symlink(), original.read_bytes()) == (False, sandbox.modules[MODULE])
-    assert (tmp_path / "secret").read_bytes() == b"untouched"
+    if applied:
+        with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
+            sandbox.settle({})
+        assert (sandbox.root / MODULE).read_bytes() == sandbox.first[MODULE]
+    else:
+        sandbox.settle(sandbox.first)
+        assert (original.is_symlink(), original.read_bytes()) == (False, sandbox.modules[MODULE])
+    assert (tmp_path / "secret").read_bytes() == b"secret = 1\n"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from vpatch.tree.verify import Verified, verify
 
 from tests.snippets import FILE, applied, overlay
 
-HELPER = "vllm/_vpatch/helper.py"
+HELPER, NEEDY = "vllm/_vpatch/helper.py", "vllm/_vpatch/needy.py"
 STOCK = """
 anchor = 1
 
@@ -25,9 +25,9 @@ value = f()
 """
 
 
-def verified(folder: Path, *edits: Edit, stock: str = STOCK, others: Mapping[str, str] | None = None) -> Verified:
+def verified(folder: Path, *edits: Edit, others: Mapping[str, str], stock: str = STOCK) -> Verified:
     """Apply an overlay to a checkout with the module `vllm.m` and `others`, and verify it."""
-    files = {"vllm/__init__.py": "", FILE: stock, **(others or {})}
+    files = {"vllm/__init__.py": "", FILE: stock, **others}
     (folder / ".git").mkdir()
     for file, data in applied({file: text.encode() for file, text in files.items()}, overlay(*edits)).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -42,102 +42,70 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def insert(code: str) -> InsertAfter:
-    return InsertAfter(FILE, "", "anchor = 1", code)
+Make = Callable[[str], tuple[Edit, ...]]
 
 
-def insert_import(code: str) -> EnsureImport:
-    return EnsureImport(FILE, code)
+def insert(code: str, *imports: str) -> Make:
+    """Insert imports at the top of a module, and code in it."""
+    return lambda file: (
+        *(EnsureImport(file, one) for one in imports),
+        *([InsertAfter(file, "", "anchor = 1", code)] if code else ()),
+    )
 
 
 OTHERS = {
     "vllm/other.py": "import sys\nif sys.platform == 'none':\n    conditional = 1\n",
     "vllm/lazy.py": "def __getattr__(name): raise AttributeError(name)\n",
-    "vllm/below.py": "x = not_there\n",
 }
 
-FAULTS: dict[str, tuple[tuple[Edit, ...], str, int, str]] = {
-    "a name that is not bound": (
-        (insert("if not anchor:\n    late = 1\nx = late"),),
-        FILE,
-        5,
-        "NameError: name 'late' is not defined",
-    ),
-    "in an inserted block": (
-        (insert("if anchor:\n    x = 1 / (\n        anchor - 1\n    )"),),
-        FILE,
-        4,
-        "ZeroDivisionError: division by zero",
-    ),
-    "in a function that runs at import": (
-        (ReplaceExpr(FILE, "f", "anchor", "anchor + 'x'"),),
-        FILE,
-        5,
-        "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
-    ),
-    "in a companion": (
-        (AddFile(HELPER, "x = {}['gone']\n"), insert_import("from vllm._vpatch.helper import x")),
-        HELPER,
-        2,
-        "KeyError: 'gone'",
-    ),
-    "a name that another module of vLLM lacks": (
-        (insert_import("from vllm.other import gone"),),
-        FILE,
-        2,
-        "ImportError: cannot import name 'gone' from 'vllm.other'",
+# What a module gets, the file and line that are to blame, and the error.
+FAULTS: dict[str, tuple[Make, str, int, str]] = {
+    "unbound": (insert("if not anchor:\n    late = 1\nx = late"), "", 5, "NameError: name 'late' is not defined"),
+    "block": (insert("if anchor:\n    x = 1 / (\n        anchor - 1\n    )"), "", 4, "ZeroDivisionError: division by"),
+    "function": (lambda file: (ReplaceExpr(file, "f", "anchor", "anchor + 'x'"),), "", 5, "TypeError: unsupported"),
+    "companion": (insert("", "from vllm._vpatch.helper import x"), HELPER, 2, "KeyError: 'gone'"),
+    "absent": (insert("", "from vllm.other import gone"), "", 2, "ImportError: cannot import name 'gone' from 'vllm.o"),
+}
+
+# What a module gets that only lacks something around it, and the error.
+LACKS: dict[str, tuple[Make, str]] = {
+    "package": (insert("", "import not_installed"), "ModuleNotFoundError: No module named 'not_installed'"),
+    "name": (insert("", "from math import gone"), "ImportError: cannot import name 'gone' from 'math'"),
+    "attribute": (insert("x = math.gone", "import math"), "AttributeError: module 'math' has no attribute 'gone'"),
+    "binary": (insert("", "import vllm.compiled"), "ModuleNotFoundError: No module named 'vllm.compiled'"),
+    "extension": (insert("", "from vllm import _C"), "ImportError: cannot import name '_C'"),
+    "platform": (insert("", "from vllm.other import conditional"), "ImportError: cannot import name 'conditional'"),
+    "made_up": (insert("", "from vllm.lazy import gone"), "ImportError: cannot import name 'gone' from 'vllm.lazy'"),
+    "library": (insert("x = ctypes.CDLL('libnone.so')", "import ctypes"), "OSError: libnone.so"),
+    "device": (insert("raise RuntimeError('no GPU')"), "RuntimeError: no GPU"),
+    "none": (insert("x = None\ny = x.major"), "AttributeError: 'NoneType' object has no"),
+    "needy": (insert("", "from vllm._vpatch.needy import x"), "ModuleNotFoundError: No module named 'needed'"),
+    # The error that the change raises counts, not the error that it caught.
+    "explained": (
+        insert("try:\n    x = anchor.gone\nexcept AttributeError as error:\n    raise RuntimeError('old') from error"),
+        "RuntimeError: old",
     ),
 }
 
 
-@pytest.mark.parametrize("case", FAULTS)
-def test_the_change_is_to_blame(case: str, folder: Path) -> None:
-    edits, file, line, error = FAULTS[case]
+def test_who_is_to_blame(folder: Path) -> None:
+    makes = {name: case[0] for name, case in (FAULTS | LACKS).items()}
+    edits = [edit for name, make in makes.items() for edit in make(f"vllm/{name}.py")]
+    edits += [AddFile(HELPER, "x = {}['gone']\n"), AddFile(NEEDY, "import needed as x\n")]
 
-    found = verified(folder, *edits, others=OTHERS)
+    found = verified(folder, *edits, others=OTHERS | {f"vllm/{name}.py": STOCK for name in makes})
 
-    (problem,) = found.problems
-    assert (problem.what, problem.where) == ("cannot be imported", file)
-    assert problem.cause.startswith(f"{sys.executable} fails in line {line}, in code that an overlay changed: {error}")
-    assert found.notes == ()
-
-
-LACKS: dict[str, tuple[tuple[Edit, ...], str]] = {
-    "a package": ((insert_import("import not_installed"),), "ModuleNotFoundError: No module named 'not_installed'"),
-    "a name of a package": ((insert_import("from math import gone"),), "ImportError: cannot import name 'gone'"),
-    "an attribute of a package": (
-        (insert_import("import math"), insert("x = math.gone")),
-        "AttributeError: module 'math' has no attribute 'gone'",
-    ),
-    "a compiled module of vLLM": ((insert_import("import vllm.compiled"),), "ModuleNotFoundError: No module named"),
-    "a compiled module in a package": ((insert_import("from vllm import _C"),), "ImportError: cannot import name '_C'"),
-    "what vLLM defines on some platforms": (
-        (insert_import("from vllm.other import conditional"),),
-        "ImportError: cannot import name 'conditional'",
-    ),
-    "a name that a module makes up": (
-        (insert_import("from vllm.lazy import gone"),),
-        "ImportError: cannot import name 'gone' from 'vllm.lazy'",
-    ),
-    "a library": ((insert_import("import ctypes"), insert("x = ctypes.CDLL('libnone.so')")), "OSError: libnone.so"),
-    "a GPU": ((insert("raise RuntimeError('no GPU')"),), "RuntimeError: no GPU"),
-    "what None stands for": ((insert("x = None\ny = x.major"),), "AttributeError: 'NoneType' object has no"),
-    "what a companion needs": (
-        (AddFile(HELPER, "import not_installed as x\n"), insert_import("from vllm._vpatch.helper import x")),
-        "ModuleNotFoundError: No module named 'not_installed'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", LACKS)
-def test_the_environment_lacks_something(case: str, folder: Path) -> None:
-    edits, error = LACKS[case]
-
-    found = verified(folder, *edits, others=OTHERS)
-
-    assert found.problems == ()
-    (note,) = found.notes
-    assert note.startswith(f"functions not compared: {FILE}: {sys.executable} cannot import it: {error}")
+    problems = {problem.where: problem for problem in found.problems}
+    assert len(problems) == len(FAULTS)
+    for name, (_, file, line, error) in FAULTS.items():
+        problem = problems[file or f"vllm/{name}.py"]
+        begin = f"{sys.executable} fails in line {line}, in code that an overlay changed: {error}"
+        assert (problem.what, problem.cause[: len(begin)]) == ("cannot be imported", begin)
+    notes = {note.split(": ")[1]: note for note in found.notes}
+    assert {*notes} == {f"vllm/{name}.py" for name in LACKS}
+    for name, (_, error) in LACKS.items():
+        begin = f"functions not compared: vllm/{name}.py: {sys.executable} cannot import it: {error}"
+        assert notes[f"vllm/{name}.py"].startswith(begin)
 
 
 def test_what_many_files_need_is_said_once(folder: Path) -> None:
@@ -152,18 +120,19 @@ def test_what_many_files_need_is_said_once(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["x = 1 / 0", "import vllm.below"])
-def test_unchanged_code_fails(line: str, folder: Path) -> None:
+def test_unchanged_code_fails(folder: Path) -> None:
     """Stock vLLM fails in the same way here, whatever kind of error it is."""
-    found = verified(folder, insert("y = 1"), stock=f"{STOCK}{line}\n", others=OTHERS)
+    others = {"vllm/below.py": "x = not_there\n", "vllm/deep.py": f"{STOCK}import vllm.below\n"}
+    edits = [edit for file in (FILE, "vllm/deep.py") for edit in insert("y = 1")(file)]
 
-    assert found.problems == ()
-    assert len(found.notes) == 1
+    found = verified(folder, *edits, stock=f"{STOCK}x = 1 / 0\n", others=others)
+
+    assert (found.problems, len(found.notes)) == ((), 2)
 
 
 def test_changed_modules_that_import_each_other(folder: Path) -> None:
     """Whether that works depends on which module is imported first, and vLLM begins with another one."""
-    edits = (insert_import("from vllm.a import late"), InsertBefore("vllm/a.py", "", "late = 1", "early = 1"))
+    edits = (EnsureImport(FILE, "from vllm.a import late"), InsertBefore("vllm/a.py", "", "late = 1", "early = 1"))
 
     found = verified(folder, *edits, others={"vllm/a.py": "import vllm.m\nlate = 1\n"})
 
@@ -171,23 +140,20 @@ def test_changed_modules_that_import_each_other(folder: Path) -> None:
     assert [note.split(": ")[1] for note in found.notes] == ["vllm/a.py"]
 
 
-@pytest.mark.parametrize(("low", "blamed"), [("x = 1 / 0", True), ("raise ValueError", True), ("x = 1", False)])
-def test_causes_are_followed_through_unchanged_code(low: str, blamed: bool, folder: Path) -> None:  # noqa: FBT001
-    stock = f"{STOCK}\ntry:\n    import vllm.low\nexcept Exception as error:\n    raise RuntimeError('no') from error\n"
-    edits = (insert("y = 1"), InsertAfter("vllm/low.py", "", "start = 1", low))
+@pytest.mark.parametrize(
+    ("raised", "low", "blamed"),
+    [
+        (" from error", "x = 1 / 0", True),
+        (" from error", "raise ValueError", True),
+        (" from error", "x = 1", False),
+        ("", "raise ValueError", True),  # only of the lower module: unchanged code may expect its error
+    ],
+)
+def test_causes_are_followed_through_unchanged_code(raised: str, low: str, folder: Path, *, blamed: bool) -> None:
+    stock = f"{STOCK}\ntry:\n    import vllm.low\nexcept Exception as error:\n    raise RuntimeError('no'){raised}\n"
+    edits = (InsertAfter(FILE, "", "anchor = 1", "y = 1"), InsertAfter("vllm/low.py", "", "start = 1", low))
 
     found = verified(folder, *edits, stock=stock, others={"vllm/low.py": "start = 1\n"})
 
-    assert [problem.where for problem in found.problems] == (["vllm/low.py"] if blamed else [])
-    assert found.notes == ()
-
-
-def test_the_change_explains_what_it_needs(folder: Path) -> None:
-    """The error that it raises counts, not the error that it caught."""
-    code = "try:\n    x = anchor.gone\nexcept AttributeError as error:\n    raise RuntimeError('too old') from error"
-
-    found = verified(folder, insert(code))
-
-    assert found.problems == ()
-    (note,) = found.notes
-    assert note.endswith("cannot import it: RuntimeError: too old")
+    assert {problem.where for problem in found.problems} == ({"vllm/low.py"} if blamed else set())
+    assert len(found.notes) == (not raised)

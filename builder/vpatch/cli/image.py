@@ -23,6 +23,7 @@ from vpatch.image.order import Order
 from vpatch.image.patch import Provenance, provenance_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
+from vpatch.manifest import as_json
 
 if TYPE_CHECKING:
     from vpatch.image.registry.image import RemoteImage
@@ -85,7 +86,7 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
         "base": {key: labels.get(f"{_OCI}base.{key}") for key in ("name", "digest")},
         "overlays": now.overlays(said),
         "vpatch": said.vpatch,
-        "files": dict(said.files),
+        "files": as_json(said.files),
         "later_layers": now.later,
         "changed_since": dict(now.lost),
         "labels": labels,
@@ -174,7 +175,7 @@ def _everything(said: Provenance, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the labels and the files, one a line."""
     yield from (f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items()))
     for title, new in (("changed", False), ("added", True)):
-        files = [path for path, hashes in said.files.items() if (hashes["before"] is None) is new]
+        files = [path for path, written in said.files.items() if (written.before is None) is new]
         if files:
             yield from (f"{title} in {said.root}:", *files)
 

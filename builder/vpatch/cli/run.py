@@ -26,7 +26,8 @@ from vpatch.farm.upkeep import FARMS
 from vpatch.guest.vpatch_receipt import DIGEST
 from vpatch.matrix.cache import folder
 from vpatch.tree.environment import current
-from vpatch.tree.locate import Tree, interpreter
+from vpatch.tree.interpreter import interpreter
+from vpatch.tree.locate import Tree
 
 _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 

@@ -16,7 +16,8 @@ from vpatch.cli.wording import command, listed, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import UnknownName, nearest
 from vpatch.tree.environment import Located, current, imported, named
-from vpatch.tree.locate import Tree, interpreter, is_checkout
+from vpatch.tree.interpreter import interpreter
+from vpatch.tree.locate import Tree, is_checkout
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.subject import Subject
+from vpatch.guest.record import Record
 from vpatch.tree import record
-from vpatch.tree.record import Record
 
 # Comments that patchers leave in the files that they rewrite.
 _PATCHERS = {

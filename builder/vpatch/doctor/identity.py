@@ -8,9 +8,9 @@ from email.parser import HeaderParser
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
+from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.sites import editable_source
 
 _LONGEST = 200  # characters

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
 from vpatch.foreign import opened_regular, read_regular
+from vpatch.guest.ask import module_of
+from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.sites import editable_source
-from vpatch.tree.verify import module_of
 
 _GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
 _WRITES = re.compile(

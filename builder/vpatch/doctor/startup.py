@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter, pythonpath
+from vpatch.doctor.interpreter import pythonpath
 from vpatch.doctor.subject import Subject
 from vpatch.errors import shell
 from vpatch.foreign import read_regular
+from vpatch.tree.interpreter import Interpreter
 
 _VLLM = re.compile(rb"\bvllm\b")
 _IMPORT = re.compile(rb"^import[ \t]+([\w.]+)")  # of a `.pth` file, Python runs the lines that begin so

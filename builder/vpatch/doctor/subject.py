@@ -10,11 +10,12 @@ from typing import Protocol
 from vpatch import api
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.marks import marked_files
-from vpatch.doctor.interpreter import Interpreter, described
+from vpatch.doctor.interpreter import described
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.tree import backup
 from vpatch.tree.backup import Kept
 from vpatch.tree.environment import Located
+from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.locate import Tree, is_checkout
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined, release_of
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 
 BYTECODE = "__pycache__"
 PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm
@@ -123,7 +123,7 @@ class Content:
 @cache
 def _receipt() -> Mapping[str, bytes]:
     """Return the files that make vLLM prove in each of its processes that it runs the farm."""
-    modules = {path.name: path.read_bytes() for path in sorted(_GUEST.glob("*.py"))}
+    modules = {path.name: path.read_bytes() for path in sorted(_GUEST.glob("vpatch_*.py"))}
     about = {"METADATA": _METADATA, "entry_points.txt": _ENTRY_POINTS}
     return {**modules, **{f"{_DIST_INFO}/{name}": text.encode() for name, text in about.items()}}
 

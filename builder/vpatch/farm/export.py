@@ -6,7 +6,6 @@ until all of it is there. So nobody takes a half farm for a whole one, and the n
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vpatch import locking
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, naming
 from vpatch.farm import store
@@ -84,7 +84,7 @@ def _opened(folder: Path) -> Iterator[None]:
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with naming("cannot lock the folder", str(folder)):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                locking.lock(lock)
             yield
         finally:
             os.close(lock)

@@ -18,23 +18,11 @@ from vpatch.farm.opened import opened
 from vpatch.farm.ray_hook import ray_variables
 from vpatch.farm.upkeep import MEMOS
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
-from vpatch.tree.locate import Tree, ask, tree_at
+from vpatch.tree.interpreter import Interpreter, asked
+from vpatch.tree.locate import Tree, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"
 _WITNESS = Path(__file__).with_name("witness")
-
-# Once with a package `vllm` that is first on PYTHONPATH, as a farm will be, and once without.
-_ASK = """
-import sys
-sys.path[:] = [p for p in sys.path if p]
-import importlib.util, json
-def found():
-    spec = importlib.util.find_spec("vllm")
-    return list(spec.submodule_search_locations or []) if spec else []
-first = found()
-sys.path[:] = [p for p in sys.path if p != sys.argv[1]]
-print(json.dumps([first, found()]))
-"""
 
 
 @dataclass(frozen=True)
@@ -149,20 +137,19 @@ def stock_of(python: Path, flags: Sequence[str] = ()) -> Tree:
     Raises:
         Failure: it has none, or it would import another one before a farm on PYTHONPATH.
     """
-    witness, stock = _found(python, flags)
-    asked = " ".join((str(python), *flags))
-    if not stock:
-        raise Failure(Problem("no vllm", asked, "this interpreter has no vllm to import"))
-    if witness != [str(_WITNESS / "vllm")]:
-        raise Failure(Problem("out of reach", asked, f"it imports vllm from {witness[0]}, before PYTHONPATH"))
-    return tree_at(Path(stock[0]).parent)
+    found = _found(python, flags)
+    line = " ".join((str(python), *flags))
+    if not found.behind:
+        raise Failure(Problem("no vllm", line, "this interpreter has no vllm to import"))
+    if found.root != _WITNESS.resolve():
+        raise Failure(Problem("out of reach", line, f"it imports vllm from {found.root}/vllm, before PYTHONPATH"))
+    return tree_at(found.behind)
 
 
-def _found(python: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the folders of the `vllm` that an interpreter imports: with another one on PYTHONPATH, and without."""
+def _found(python: Path, flags: Sequence[str]) -> Interpreter:
+    """Ask an interpreter for its `vllm` if another one is first on PYTHONPATH, as a farm will be, and behind that."""
     environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, stock_path())}
-    first, stock = ask(python, _ASK, str(_WITNESS), flags=flags, environment=environment)
-    return first, stock
+    return asked(python, _WITNESS, flags, environment)
 
 
 def _refuse_second(command: Command, tree: Tree, python: Path) -> None:
@@ -170,8 +157,8 @@ def _refuse_second(command: Command, tree: Tree, python: Path) -> None:
     runs = command.python
     if runs is None or runs == python.absolute():
         return
-    _, own = _found(runs, command.flags)
-    if own and tree_at(Path(own[0]).parent).root != tree.root:
+    own = _found(runs, command.flags).behind
+    if own and tree_at(own).root != tree.root:
         cause = f"the command runs it, and it has another vLLM than {python}: name no other with --python"
         raise Failure(Problem("two vllms", str(runs), cause))
 

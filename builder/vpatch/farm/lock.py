@@ -5,12 +5,13 @@ A command whose farm is gone would import the stock vLLM, and nothing would say 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+
+from vpatch import locking
 
 
 class Held(Enum):
@@ -32,14 +33,14 @@ def share(store: Path) -> int | None:
     Returns:
         The descriptor; None if the file system has no locks.
     """
-    return _locked(store, fcntl.LOCK_SH)
+    return _locked(store, shared=True)
 
 
 @contextmanager
 def alone(store: Path) -> Iterator[Held]:
     """Lock the folder against starts while farms are removed; do not wait for a start that has begun."""
     try:
-        lock = _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = _locked(store, patience=0)
     except BlockingIOError:
         yield Held.BUSY
         return
@@ -50,13 +51,13 @@ def alone(store: Path) -> Iterator[Held]:
             os.close(lock)
 
 
-def _locked(store: Path, how: int) -> int | None:
+def _locked(store: Path, *, shared: bool = False, patience: float | None = None) -> int | None:
     try:
         lock = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        fcntl.flock(lock, how)
+        locking.lock(lock, shared=shared, patience=patience)
     except BaseException as error:
         os.close(lock)
         if isinstance(error, OSError) and not isinstance(error, BlockingIOError):

@@ -16,7 +16,7 @@ from vpatch.farm.content import Content
 from vpatch.farm.opened import Stamp, unchanged
 from vpatch.farm.store import make_private
 from vpatch.farm.upkeep import MEMOS, touch
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 from vpatch.tree.locate import Loaded, Tree
 
 _OWN = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
 from vpatch.farm.content import Content
 from vpatch.guest.vpatch_receipt import release_of
-from vpatch.tree.backup import sha256
+from vpatch.manifest import sha256
 from vpatch.tree.locate import Reads, Tree
 
 

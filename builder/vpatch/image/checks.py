@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING
 
+from vpatch import guest
 from vpatch.core.overlay import Catalogued
 from vpatch.foreign import parse_json
-from vpatch.image import guest
+from vpatch.guest.check import check_tree
 from vpatch.image.filesystem import Files
 from vpatch.image.patch import Provenance
 from vpatch.image.script import ending, last_line
 from vpatch.image.watch import Phase
+from vpatch.tree.bytecode import refusal
 
 if TYPE_CHECKING:
     from vpatch.image.engine.containers import ScriptRunner
@@ -44,7 +45,8 @@ def failed(tests: Iterable[Check]) -> bool:
 def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
     root = provenance.root.strip("/")
-    for answer in guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names):
+    about = (root, provenance.dist_info, provenance.text)
+    for answer in check_tree(*about, files.read, files.names, refusal):
         yield Check(*answer)
     probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
     names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
@@ -59,13 +61,13 @@ def run_checks(
     phase: Phase,
 ) -> Iterator[Check]:
     """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
-    script = guest_script()
     if tests:
         phase("testing: files")
-        yield from _check_files(runner, script, provenance)
+        yield from _check_files(runner, provenance)
     if "containers" in tests:
         phase(f"testing: import of {len(provenance.modules)} modules")
-        code, out, err = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
+        script = guest.script("answer_imports", "loaded")
+        code, out, err = runner.run(script, [json.dumps(provenance.modules)], seconds=_TIMEOUT)
         yield from import_outcomes(provenance.modules, code, out, err, _TIMEOUT)
     for item in (item for item in installed if item.id in provenance.applied):
         for probe in item.overlay.probes:
@@ -76,16 +78,9 @@ def run_checks(
                 yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
-def guest_script() -> str:
-    """Return the code that an image's interpreter runs: see `vpatch.image.guest`."""
-    parts = (("vpatch.tree", "marshalled.py"), ("vpatch.image", "guest.py"))
-    texts = ((name, (resources.files(package) / name).read_text("utf-8")) for package, name in parts)
-    return "".join(f"exec(compile({text!r}, {name!r}, 'exec', dont_inherit=True))\n" for name, text in texts)
-
-
-def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
+def _check_files(runner: ScriptRunner, provenance: Provenance) -> Iterator[Check]:
     question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
-    code, out, err = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
+    code, out, err = runner.run(guest.check_script("answer_files"), [json.dumps(question)], seconds=_TIMEOUT)
     try:
         yield from [Check(*answer) for answer in parse_json(out.splitlines()[-1])]
     except (ValueError, IndexError, TypeError):

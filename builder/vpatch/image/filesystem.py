@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 
 from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem
-from vpatch.tree.record import Record, parse
+from vpatch.guest.record import Record, parse
 
 WHITEOUT = ".wh."  # prefix of a layer's entry that removes another: OCI image specification, layer.md
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import tarfile
@@ -21,9 +20,12 @@ from vpatch.core.verdict import Changeset, Verdict
 from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.foreign import parse_json
+from vpatch.guest import record
+from vpatch.guest.ask import module_of
+from vpatch.guest.check import twins_in
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
-from vpatch.tree import record
+from vpatch.manifest import Written, as_json, files_in, sha256
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 PROVENANCE = "vpatch-image.json"
@@ -60,13 +62,12 @@ class Provenance:
     vllm: str
     vpatch: str
     overlays: tuple[Mapping[str, Any], ...]
-    files: Mapping[str, Any]
+    files: Mapping[str, Written]
 
     @property
     def modules(self) -> tuple[str, ...]:
         """The names of the modules that overlays changed or added."""
-        paths = [path.removesuffix(".py").removesuffix("/__init__") for path in self.files if path.endswith(".py")]
-        return tuple(path.replace("/", ".") for path in paths)
+        return tuple(module_of(path) for path in self.files if path.endswith(".py"))
 
     @property
     def applied(self) -> frozenset[str]:
@@ -80,9 +81,9 @@ def provenance_of(image: Base) -> Provenance:
     if text is None:
         why = f"the image has no label {LABEL}; `vpatch build --base {image.ref}` makes a patched one"
         raise Failure(Problem("not patched", image.ref, why))
-    label = _read_provenance(text, image.ref)
+    label, files = _read_provenance(text, image.ref)
     info = f"vllm-{label['vllm']}.dist-info"
-    lists = (tuple(label["overlays"]), label["files"])
+    lists = (tuple(label["overlays"]), files)
     return Provenance(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
 
 
@@ -139,16 +140,19 @@ def _mtime(created: str | None) -> int:
         raise Failure(Problem("cannot read when the base was made", str(created), cause)) from error
 
 
-def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
+def _read_provenance(text: str | bytes, where: str) -> tuple[dict[str, Any], dict[str, Written]]:
     wrong = "not what vpatch writes"
     try:
-        document: dict[str, Any] = parse_json(text, _BYTES)
+        document = parse_json(text, _BYTES)
+    except ValueError as error:
+        raise Failure(Problem("cannot read provenance", where, f"{wrong}: no JSON")) from error
+    try:
         validate(document, _SCHEMA, wrong)
         _check_counts(document, wrong)
+        return document, files_in(document["files"])
     except ValueError as error:
-        cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
+        cause = str(error) if str(error).startswith(wrong) else f"{wrong}: {error}"
         raise Failure(Problem("cannot read provenance", where, cause)) from error
-    return document
 
 
 def _check_counts(document: Mapping[str, Any], wrong: str) -> None:
@@ -163,12 +167,11 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     # Includes the provenance of an earlier layer by vpatch.
     path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
-    earlier: dict[str, Any] = {} if content is None else _read_provenance(content, f"/{path}")
-    known: dict[str, Any] = dict(earlier.get("files", {}))
+    earlier, known = ({}, {}) if content is None else _read_provenance(content, f"/{path}")
     for file, new in changeset.files.items():
         old = files.read(f"{vllm.root}/{file}")
-        before = known[file]["before"] if file in known else None if old is None else hashlib.sha256(old).hexdigest()
-        known[file] = {"before": before, "after": [hashlib.sha256(new).hexdigest()]}
+        before = known[file].before if file in known else None if old is None else sha256(old)
+        known[file] = Written(before, (sha256(new),))
     contents = {file: changeset.files.get(file) or files.read(f"{vllm.root}/{file}") or b"" for file in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
     for verdict in changeset.after:
@@ -182,7 +185,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
         "root": f"/{vllm.root}",
         "python": python,
         "overlays": [overlays[name] for name in sorted(overlays)],
-        "files": {file: known[file] for file in sorted(known)},
+        "files": as_json(known),
     }
     return json.dumps(document, separators=(",", ":"))
 
@@ -218,6 +221,5 @@ def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
     return sorted(
         f"{module.parent}/__pycache__/{name}"
         for module in modules
-        for name in caches[module.parent]
-        if name.startswith(f"{module.stem}.") and name.endswith(".pyc")
+        for name in twins_in(caches[module.parent], module.stem)
     )

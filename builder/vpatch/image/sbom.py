@@ -118,7 +118,7 @@ def _file(path: str, sums: Iterable[str]) -> Component:
 
 def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:
     """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
-    found = {path: list(about["after"]) for path, about in provenance.files.items()}
+    found = {path: list(about.after) for path, about in provenance.files.items()}
     for path, sums in found.items():
         if not sums or not all(map(_SHA256.fullmatch, sums)):
             raise Failure(Problem("cannot read provenance", image.ref, f"files.{path}.after is no SHA-256"))

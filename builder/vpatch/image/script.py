@@ -7,12 +7,12 @@ import signal
 from dataclasses import dataclass
 from itertools import dropwhile, islice, pairwise, takewhile
 
-from vpatch.image import guest
+from vpatch.guest.loaded import lacking
 
 _TRACEBACK = "Traceback (most recent call last):"
 _UNRELATED = ("Exception ignored", "Exception in thread")  # their tracebacks are not why the script ended
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's prefix of each line
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_MISSING = re.compile(r"No module named '([^']+)'")
 _ASSERTION = "AssertionError: "
 _MAX_ERROR = 500  # characters
 
@@ -82,11 +82,10 @@ def _last_error(stderr: str) -> str:
 
 
 def _missing(error: str) -> str | None:
-    if absent := _MISSING.match(error):
-        ours = absent[1].partition(".")[0] == "vllm" and not guest.COMPILED.fullmatch(absent[1])
-        return None if ours else absent[1]
-    library = guest.LIBRARY.search(error) if error.startswith(("ImportError: ", "OSError: ")) else None
-    return library[1] if library else None
+    kind, _, message = error.partition(": ")
+    kinds = [kind, *(["ImportError"] if kind == "ModuleNotFoundError" else [])]
+    absent = _MISSING.match(message)
+    return lacking([{"kinds": kinds, "message": message, "name": absent and absent[1]}])
 
 
 def _exit(code: int, stderr: str) -> str:

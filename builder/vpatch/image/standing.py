@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from vpatch.image.config import STEP, Base
 from vpatch.image.filesystem import Files, Kind
 from vpatch.image.patch import PROVENANCE, Provenance
 from vpatch.image.watch import Watch
+from vpatch.manifest import sha256
 
 if TYPE_CHECKING:
     from vpatch.image.registry.image import RemoteImage
@@ -39,13 +39,13 @@ class Standing:
 def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
     """Compare the files of an image with its label."""
     root, own = provenance.root.strip("/"), f"{provenance.dist_info}/{PROVENANCE}"
-    wanted = {path: set(about["after"]) for path, about in provenance.files.items()}
-    wanted[own] = {hashlib.sha256(provenance.text.encode()).hexdigest()}
+    wanted = {path: set(about.after) for path, about in provenance.files.items()}
+    wanted[own] = {sha256(provenance.text.encode())}
     lost = {}
     for path, hashes in wanted.items():
         at = f"{root}/{path}".strip("/")
         content = files.read(at) if files.kind(at) is Kind.FILE else None
-        if content is None or hashlib.sha256(content).hexdigest() not in hashes:
+        if content is None or sha256(content) not in hashes:
             lost[path] = "is gone" if files.kind(at) is None else "is another"
     return Standing(_later(image.config), lost, own not in lost)
 

@@ -146,6 +146,8 @@ def answered(process: Process, user: User, ask: Callable[[Files], Any], patience
 
 def _answer(writing: int, root: int, user: User, ask: Callable[[Files], Any]) -> NoReturn:
     try:
+        with suppress(ImportError):
+            import ctypes  # noqa: F401 - for `_file_system`: the user need not be able to read this Python's folder
         try:
             _become(user)
             answer = [None, ask(Files(root))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vpatch import locking
 from vpatch.errors import Failure, Problem, naming
 from vpatch.net.ranges import Progress
 from vpatch.release.index import find_wheel
@@ -89,7 +89,7 @@ def _staging_beside(target: Path) -> Iterator[Path]:
             staging.mkdir()
             lock = os.open(staging, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            locking.lock(lock)
             yield staging
         finally:
             os.close(lock)
@@ -107,7 +107,7 @@ def _remove_leftovers(target: Path) -> None:
             with suppress(OSError):  # BlockingIOError: another fetch is using it
                 lock = os.open(folder, os.O_RDONLY)
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    locking.lock(lock, patience=0)
                     shutil.rmtree(folder)
                 finally:
                     os.close(lock)

@@ -3,31 +3,29 @@
 It decides no state. `revert` and people need it, and it tells whether vpatch wrote a file's bytes.
 
     <dist-info>/vpatch/originals/<path>   the bytes of <path> before the first change; RECORD's too
-    <dist-info>/vpatch/provenance.json    what is applied: {"schema": 1, "vpatch": ..., "when": ..., "who": ...,
-                                          "overlays": ..., "files": {path: {"before": sha256 | null, "after": [...]}}}
-    <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: {"schema": 1,
-                                          "files": {path: [sha256, ...]}}, every hash that it may have left there
+    <dist-info>/vpatch/provenance.json    what is applied: the files, as `vpatch.manifest` has them, "vpatch", "when",
+                                          "who", and "overlays", for people
+    <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: every hash that it may have left
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from errno import ELOOP, ENOENT
 from pathlib import Path
-from typing import Any
 
+from vpatch import manifest
 from vpatch.core.overlay import COMPANIONS
 from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Code, Failure, Problem, naming
-from vpatch.foreign import parse_json, read_opened
+from vpatch.foreign import read_opened
+from vpatch.manifest import Written, sha256
 from vpatch.tree.locate import Tree
 
-SCHEMA = 1
 NAMES = frozenset({"originals", "provenance.json"})
 """The names in the folder while no run is under way."""
 STAGED = ".vpatch-new"
@@ -123,80 +121,42 @@ def read(tree: Tree) -> Kept:
             names = frozenset(os.listdir(tree.root / base))  # noqa: PTH208 - names are what is compared
         except FileNotFoundError:
             names = NAMES
+    found = Kept(contents, record, provenance=provenance, unclean=names != NAMES)
     try:
-        said = _table(provenance)
-        files = said.get("files", {})
-        return Kept(
-            contents,
-            record,
-            before={path: _hash_or_none(file["before"]) for path, file in files.items()},
-            after={path: hashes_in(file["after"]) for path, file in files.items()},
-            under_way={path: hashes_in(hashes) for path, hashes in _table(under_way).get("files", {}).items()},
-            overlays=said.get("overlays"),
-            provenance=provenance,
-            unclean=names != NAMES,
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        told = " ".join(str(error)[:200].split())
-        return Kept(contents, record, unclean=True, broken=f"not what vpatch writes: {told}")
+        document, files = manifest.read(provenance) if provenance is not None else ({}, {})
+        _, writing = manifest.read(under_way) if under_way is not None else ({}, {})
+    except ValueError as error:
+        why = " ".join(str(error)[:200].split())
+        return replace(found, provenance=None, unclean=True, broken=f"not what vpatch writes: {why}")
+    return replace(
+        found,
+        before={path: file.before for path, file in files.items()},
+        after={path: file.after for path, file in files.items()},
+        under_way={path: file.after for path, file in writing.items()},
+        overlays=document.get("overlays"),
+    )
 
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
     """Return provenance as bytes; the arguments are fields of it, and `overlays` is JSON-able."""
-    files = {path: {"before": before[path], "after": after[path]} for path in sorted(after)}
-    said = {
-        "schema": SCHEMA,
-        "vpatch": _version(),
-        "when": rfc3339(source_date_epoch()),
-        "who": _who(),
-        "overlays": overlays,
-        "files": files,
-    }
-    return _json(said)
+    from importlib import metadata
+
+    try:
+        version = metadata.version("vpatch")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    about = {"schema": manifest.SCHEMA, "vpatch": version, "when": rfc3339(source_date_epoch()), "who": _who()}
+    files = manifest.as_json({path: Written(before[path], hashes) for path, hashes in after.items()})
+    return _json({**about, "overlays": overlays, "files": files})
 
 
 def under_way(files: Mapping[str, tuple[str, ...]]) -> bytes:
     """Return the note of a run that is about to write `files`, sha256 by path."""
-    return _json({"schema": SCHEMA, "files": {path: list(files[path]) for path in sorted(files)}})
+    return _json({"schema": manifest.SCHEMA, "files": {path: list(files[path]) for path in sorted(files)}})
 
 
-def sha256(content: bytes) -> str:
-    """Return the hash of `content` as provenance has it."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def _json(said: Mapping[str, object]) -> bytes:
-    return (json.dumps(said, indent=1) + "\n").encode()
-
-
-def _table(content: bytes | None) -> dict[str, Any]:
-    if content is None:
-        return {}
-    said = parse_json(content)
-    if said["schema"] != SCHEMA:
-        raise ValueError(f"schema {said['schema']}, and this vpatch reads {SCHEMA}")
-    for path in said.get("files", {}):
-        if not _is_plain(path):
-            raise ValueError(f"{path!r} is no path of a file in the tree")
-    return {**said}
-
-
-def _is_plain(path: str) -> bool:
-    """Whether a path leads from the root to a name below it, step by step."""
-    return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))
-
-
-def _hash_or_none(said: object) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise TypeError(f"{type(said).__name__} is no hash")
-    return said
-
-
-def hashes_in(said: object) -> tuple[str, ...]:
-    """Return the hashes in a parsed document; raise TypeError if it is no list of texts."""
-    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-        raise TypeError(f"{type(said).__name__} is no list of hashes")
-    return tuple(said)
+def _json(document: Mapping[str, object]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def _contents(top: Path) -> dict[str, bytes]:
@@ -234,12 +194,3 @@ def _who() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("vpatch")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -76,8 +76,8 @@ def _remote(place: Path) -> str:
 
 def _moved(place: Path) -> str:
     """Whoever makes an environment here writes this place into it; one that is cloned or unpacked has another."""
-    said = read_regular(place / "bin/activate").decode(errors="surrogateescape")
-    found = re.findall(r"""^[ \t]*+(?:export )?VIRTUAL_ENV=["']?([^"'\n]*+)["']?[ \t\r]*+$""", said, re.MULTILINE)
+    text = read_regular(place / "bin/activate").decode(errors="surrogateescape")
+    found = re.findall(r"""^[ \t]*+(?:export )?VIRTUAL_ENV=["']?([^"'\n]*+)["']?[ \t\r]*+$""", text, re.MULTILINE)
     return "" if str(place) in map(os.path.realpath, found) else f"it was not made in {place}"
 
 

@@ -11,14 +11,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vpatch import manifest
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
+from vpatch.manifest import sha256
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
-from vpatch.tree.backup import STAGED, hashes_in, is_companion, sha256
+from vpatch.tree.backup import STAGED, is_companion
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
@@ -85,8 +87,9 @@ class Checkout:
         entries = [(*head.split(), path) for head, _, path in (line.partition("\t") for line in listed if line)]
         blobs = {path: name for _mode, kind, name, path in entries if kind == "blob"}
         try:
-            written = {file: hashes_in(said) for file, said in parse_json(read_regular(self._ledger)).items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            known = manifest.files_in(parse_json(read_regular(self._ledger)))
+            written = {file: found.after for file, found in known.items()}
+        except (OSError, ValueError):
             written = {}
         files = list(_files(self.tree.root))
         modules = (file for file in files if file.endswith(".py"))
@@ -157,8 +160,10 @@ class Checkout:
 
     def _why_dirty(self, file: str) -> str:
         with _naming(self.tree.root):
-            told = str(self.git.check_attr("-z", *_CONVERSIONS, "--", file)).split("\0")
-        if found := [name for name, value in zip(told[1::3], told[2::3], strict=False) if value not in _NO_CONVERSION]:
+            answer = str(self.git.check_attr("-z", *_CONVERSIONS, "--", file)).split("\0")
+        if found := [
+            name for name, value in zip(answer[1::3], answer[2::3], strict=False) if value not in _NO_CONVERSION
+        ]:
             return f"git converts it on checkout, by the attribute {found[0]}, and vpatch runs no program for that"
         return "it has uncommitted changes: commit or stash them, and run again"
 
@@ -256,6 +261,6 @@ def _naming(root: Path) -> Iterator[None]:
     try:
         yield
     except (GitError, OSError, ValueError) as error:
-        told = " ".join(str(getattr(error, "stderr", "") or error).split())
-        cause = "there is a .git, and yet no repository" if "not a git repository" in told else told
+        message = " ".join(str(getattr(error, "stderr", "") or error).split())
+        cause = "there is a .git, and yet no repository" if "not a git repository" in message else message
         raise Failure(Problem("git fails", str(root), cause)) from error

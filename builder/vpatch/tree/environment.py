@@ -14,7 +14,8 @@ from pathlib import Path
 
 from vpatch.errors import Failure, Problem
 from vpatch.tree import sites
-from vpatch.tree.locate import Tree, import_root, imported_by, interpreter, locate, tree_at
+from vpatch.tree.interpreter import asked, interpreter
+from vpatch.tree.locate import Tree, imported_by, locate, tree_at
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def current() -> Located:
         why = " has none"
         try:
             if environment.may_run:
-                root = import_root(environment.python)
+                root = asked(interpreter(environment.python)).root
             elif (root := sites.import_root(environment.folder)) is None:
                 why = sites.absence(environment.folder, environment.python)
         except Failure as failure:

@@ -12,19 +12,18 @@ import fcntl
 import os
 import re
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 
+from vpatch import locking
 from vpatch.errors import Failure, Problem, failing, naming
 from vpatch.tree import backup
 from vpatch.tree.disk import Folders, is_folder, opened
 from vpatch.tree.locate import Loaded, Tree
 
-_PAUSE = 0.05
 _REMOTE = frozenset({"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
 _GET_FLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
@@ -62,17 +61,12 @@ def locked(path: Path, tree: Path, shared: str, flags: int, patience: float = 30
 
 
 def _take(file: int, path: Path, tree: Path, patience: float) -> None:
-    until = time.monotonic() + patience
     with naming("cannot lock", str(path)):
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError as error:
-                if time.monotonic() >= until:
-                    told = f"it did not end in {patience:g} seconds"
-                    raise Failure(Problem("another vpatch is at work", str(tree), told)) from error
-                time.sleep(_PAUSE)
+        try:
+            locking.lock(file, patience=patience)
+        except BlockingIOError as error:
+            cause = f"it did not end in {patience:g} seconds"
+            raise Failure(Problem("another vpatch is at work", str(tree), cause)) from error
 
 
 def mount(file: int) -> str | None:

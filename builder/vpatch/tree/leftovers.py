@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Problem, naming
+from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, guard
-from vpatch.tree.backup import Kept, is_companion, sha256
+from vpatch.tree.backup import is_companion
 from vpatch.tree.disk import Folders
 from vpatch.tree.locate import Tree
 
@@ -38,7 +39,8 @@ def remove(tree: Tree) -> tuple[str, ...]:
         now = backup.read(tree)
         for name in tree.leftovers:
             kept = backup.read(Tree(tree.root, name, None))
-            ours = [path for path in sorted(kept.paths - now.paths) if _is_as_written(path, tree, kept)]
+            there = {path: data for path in sorted(kept.paths - now.paths) if (data := tree.read(path)) is not None}
+            ours = [path for path, data in there.items() if sha256(data) in kept.hashes(path)]
             if not all(map(is_companion, ours)):
                 continue
             with naming("cannot remove", name):
@@ -50,8 +52,3 @@ def remove(tree: Tree) -> tuple[str, ...]:
                 folders.prune(name)
             gone += [*ours, *([] if (tree.root / name).exists() else [name])]
     return tuple(sorted(gone))
-
-
-def _is_as_written(path: str, tree: Tree, kept: Kept) -> bool:
-    data = tree.read(path)
-    return data is not None and sha256(data) in kept.hashes(path)

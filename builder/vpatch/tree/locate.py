@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vpatch.core.listing import is_folder, pack
-from vpatch.errors import Failure, Problem, UnknownName, cause, naming
+from vpatch.errors import Failure, Problem, UnknownName, naming
 from vpatch.foreign import opened_regular, read_opened, read_regular
 from vpatch.tree import sites
-
-_PATIENCE = 60
-
-# `python -c` also searches the current folder, which programs do not: a script could import what lies there.
-_BEGIN = "import sys; sys.path[:] = [p for p in sys.path if p]; exec(compile(sys.argv.pop(1), '<vpatch>', 'exec'))"
-
-# find_spec of a top-level package imports nothing.
-_ASK = """
-import importlib.util, json
-spec = importlib.util.find_spec("vllm")
-print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
-"""
+from vpatch.tree.interpreter import asked, interpreter
 
 # A file system stamps two writes within one tick of its clock (10 ms; on FAT 2 s) with the same time.
 _TICK = 2_000_000_000
@@ -134,84 +121,10 @@ def imported_by(python: Path) -> Tree:
         UnknownName: there is no such interpreter.
         Failure: it is not an interpreter, or has no vLLM.
     """
-    root = import_root(python)
+    root = asked(interpreter(python)).root
     if root is None:
         raise _missing(python, "this interpreter has no vllm to import")
     return tree_at(root)
-
-
-def import_root(python: Path) -> Path | None:
-    """Return the resolved folder from which an interpreter imports `vllm`; None if it has none.
-
-    Raises:
-        UnknownName: there is no such interpreter.
-        Failure: it does not answer.
-    """
-    folders = ask(interpreter(python), _ASK)
-    return Path(folders[0]).parent.resolve() if folders else None
-
-
-def interpreter(python: Path) -> Path:
-    """Return the path of an interpreter; a bare name that is no file here is searched on PATH, as a shell does.
-
-    Raises:
-        UnknownName: no such program exists.
-        Failure: it is a file that cannot be executed.
-    """
-    if python.is_file():
-        if os.access(python, os.X_OK):
-            return python.absolute()
-        raise Failure(Problem("not an interpreter", str(python), "the file is not executable"))
-    found = shutil.which(python) if python.name == str(python) else None
-    if found is None:
-        cause = "it is a folder: name the interpreter in it" if python.is_dir() else "no such file"
-        raise UnknownName(Problem("not an interpreter", str(python), cause))
-    return Path(found)
-
-
-def ask(
-    python: Path,
-    script: str,
-    *arguments: str,
-    flags: Sequence[str] = (),
-    patience: float | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Any:
-    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON.
-
-    It runs as by `python -c`, but imports nothing from the current folder. `flags` are further ones of Python's own.
-    """
-    import json
-    import subprocess
-
-    patience, command = patience or _PATIENCE, [str(python), *flags, "-B", "-c", _BEGIN, script, *arguments]
-    try:
-        ran = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            errors="replace",
-            timeout=patience,
-            env=environment,
-            check=False,
-        )
-        if ran.returncode == 0:
-            return json.loads(ran.stdout.splitlines()[-1])
-        told = _complaint(ran.stderr) or f"it exits with code {ran.returncode}"
-    except OSError as error:
-        told = cause(error)
-    except subprocess.TimeoutExpired:
-        told = f"no answer in {patience:g} seconds"
-    except (ValueError, IndexError):
-        told = "its answer is not that of a Python interpreter"
-    raise Failure(Problem("cannot ask the interpreter", str(python), told))
-
-
-def _complaint(stderr: str) -> str:
-    """Return the line that says why a program failed: the last of a traceback, else the first (of pyenv's shims)."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    traceback = any(line.startswith("Traceback (most recent") for line in lines)
-    return lines[-1 if traceback else 0] if lines else ""
 
 
 def _named(tree: Path) -> Tree:

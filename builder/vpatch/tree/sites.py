@@ -59,8 +59,8 @@ def interpreter_in(prefix: Path) -> Path | None:
 
 def version_of(prefix: Path) -> str:
     """Return the version of an environment's Python as its files have it, such as "3.12.3" or "3.12"; "" if unknown."""
-    said = _settings(prefix)
-    found = re.match(r"3\.\d+(\.\d+)?", said.get("version", said.get("version_info", "")))
+    settings = _settings(prefix)
+    found = re.match(r"3\.\d+(\.\d+)?", settings.get("version", settings.get("version_info", "")))
     if found:
         return found[0]
     names = {site.parent.name.removeprefix("python") for site in own_sites(prefix)} - {"3"}
@@ -93,9 +93,9 @@ def search_path(prefix: Path) -> list[Path]:
 def editable_source(direct_url: str | bytes | None) -> Path | None:
     """Return the folder that a package is installed from for editing, by its `direct_url.json`; None for others."""
     try:
-        said = parse_json(direct_url or "{}", _MOST)
-        folder = Path(unquote(urlsplit(said["url"]).path))
-        return folder if said["dir_info"]["editable"] and folder.is_absolute() else None
+        document = parse_json(direct_url or "{}", _MOST)
+        folder = Path(unquote(urlsplit(document["url"]).path))
+        return folder if document["dir_info"]["editable"] and folder.is_absolute() else None
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
 
@@ -136,10 +136,10 @@ def _lines(site: Path) -> Iterator[tuple[Path, str]]:
 
 def _base_sites(prefix: Path) -> list[Path]:
     """List the folders of the Python that a virtual environment was made from, if it imports from them."""
-    said = _settings(prefix)
-    if not imports_from_base(said) or not said.get("home"):
+    settings = _settings(prefix)
+    if not imports_from_base(settings) or not settings.get("home"):
         return []
-    base = Path(said["home"]).parent
+    base = Path(settings["home"]).parent
     return [*own_sites(base), *(own_sites(base / "local") if base == Path("/usr") else [])]
 
 

@@ -11,7 +11,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
-from vpatch.errors import Problem
+from vpatch.errors import Failure, Problem
 
 _OUTDATED = "another version of vpatch or of its package applied it; `vpatch apply` upgrades it"
 
@@ -71,16 +71,16 @@ def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], befor
         return None
     wanted = here.keys() | {item.id for item in overlays}
     found = engine.plan(partial(pristine, seen), [known[name] for name in sorted(wanted)])
-    told = _told(before, found.before, others)
+    verdicts = _excused(before, found.before, others)
     if not found.problems:
         after = {verdict.id: verdict for verdict in found.after}
-        return Upgrade(others, replace(found, before=told, after=tuple(after[verdict.id] for verdict in before)))
+        return Upgrade(others, replace(found, before=verdicts, after=tuple(after[verdict.id] for verdict in before)))
     wrong = {verdict.id for verdict in found.before if verdict.problems}
     rest = [known[name] for name in sorted(wanted - wrong)]
     if wrong & here.keys() or engine.plan(partial(pristine, seen), rest).problems:
         return None
-    fitting = {*others, *(verdict.id for verdict in told if verdict.state is State.PENDING)}
-    return Upgrade(others, Changeset(told, told, {}, found.problems), tuple(sorted(fitting)))
+    fitting = {*others, *(verdict.id for verdict in verdicts if verdict.state is State.PENDING)}
+    return Upgrade(others, Changeset(verdicts, verdicts, {}, found.problems), tuple(sorted(fitting)))
 
 
 def _of_another_version(
@@ -97,7 +97,7 @@ def _of_another_version(
     )
 
 
-def _told(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
+def _excused(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
     """Return the verdicts without what `others` alone are to blame for."""
 
     def outdated(verdict: Verdict) -> Verdict:
@@ -115,6 +115,18 @@ def marks(seen: Seen) -> Mapping[str, tuple[str, ...]]:
         for name in dict.fromkeys(marks_in(seen.read(file) or b"")):
             found.setdefault(name, []).append(file)
     return {name: tuple(files) for name, files in found.items()}
+
+
+def not_installed(seen: Seen | None, installed: Sequence[Catalogued]) -> Mapping[str, tuple[str, ...]]:
+    """Return the overlays that are applied and that no package here has, each with its files.
+
+    None are if what vpatch keeps of the tree is unreadable, or if there is no tree: `verify` and `revert` report it.
+    """
+    try:
+        applied = marks(seen) if seen else {}
+    except Failure:
+        return {}
+    return {name: files for name, files in applied.items() if name not in {item.id for item in installed}}
 
 
 def pristine(seen: Seen, file: str) -> bytes | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from vpatch.core import nesting
+from vpatch import guest
 from vpatch.core.engine import Engine
 from vpatch.core.landing.binding import dotted
 from vpatch.core.landing.definitions import accessor_role
@@ -22,40 +20,25 @@ from vpatch.core.marks import marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Code, Failure, Problem
+from vpatch.guest import check
+from vpatch.guest.ask import module_of
+from vpatch.guest.loaded import Changed, is_of_code
+from vpatch.guest.record import Record
 from vpatch.tree import backup, bytecode, record
-from vpatch.tree.loaded import Changed
-from vpatch.tree.locate import Reads, Tree, ask, is_checkout
+from vpatch.tree.interpreter import ask
+from vpatch.tree.locate import Reads, Tree, is_checkout
 
-# Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
-_FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
+# What `check.faults` finds, in words.
+_FAULTS = {
+    "syntax": ("does not compile", Code.NO_PYTHON),
+    "unlisted": ("not in RECORD", Code.RECORD_UNLISTED),
+    "missing": ("missing file", Code.FILE_MISSING),
+    "untrue": ("RECORD is not true", Code.RECORD_UNTRUE),
+    "stale": ("stale bytecode", Code.STALE_BYTECODE),
+    "import": ("not what is imported", Code.OTHER),
+}
 
 _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a busy machine that takes minutes
-
-# Finds each module level by level, as the interpreter would, without importing vLLM.
-_PROBE = """
-import json, os, sys, types, warnings
-warnings.simplefilter("ignore")
-answers = {}
-for name in json.loads(sys.argv[1]):
-    path, spec = None, None
-    for index, part in enumerate(name.split(".")):
-        above = ".".join(name.split(".")[: index + 1])
-        spec = next(filter(None, (finder.find_spec(above, path) for finder in sys.meta_path)), None)
-        if spec is None:
-            break
-        path = list(spec.submodule_search_locations or [])
-        sys.modules[above] = types.ModuleType(above)  # namespace packages look for their parent there
-        sys.modules[above].__path__ = path
-    origin = spec.origin if spec else None
-    error = None
-    try:
-        if origin and os.path.isfile(origin) and os.path.getsize(origin) < 1 << 24:
-            compile(open(origin, "rb").read(), origin, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as bad:
-        error = str(bad) or "nested too deeply"
-    answers[name] = [origin, error]
-print(json.dumps(answers))
-"""
 
 
 @dataclass(frozen=True)
@@ -101,9 +84,7 @@ def verify(
         problems.append(
             Problem("nothing to verify", str(tree.root), "no overlay is applied", code=Code.NOTHING_TO_VERIFY)
         )
-    problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
-    problems += _recorded(seen) if changed and not is_checkout(tree) else ()
-    problems += bytecode.problems(tree, changed)
+    problems += _faults(seen, changed)
     if python and not (problems := [*problems, *_imported(tree, changed, python)]):
         return Verified(verdicts, *_loaded(tree, changed, python))
     return Verified(verdicts, tuple(problems))
@@ -120,53 +101,53 @@ def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: boo
     return [Problem("not applied", str(tree.root), f"{verdict.id} is {half}: {verdict.because}", code=Code.NOT_APPLIED)]
 
 
-def _recorded(seen: Reads) -> Sequence[Problem]:
-    # What vpatch once wrote may be gone.
-    try:
-        wrote = backup.originals(seen.tree)
-    except Failure as failure:
-        return failure.problems
-    there = (path for path in seen.loaded if not is_folder(path) and seen.read(path) is not None)
-    return record.problems(seen.tree, {*wrote, *there})
+def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
+    """Yield what is wrong with the files that overlays changed, and with what vpatch keeps of them."""
+
+    def stale(path: str, _: bytes) -> Iterator[tuple[str, bool]]:
+        yield from ((twin.relative_to(tree.root).as_posix(), False) for twin in bytecode.stale(tree.root / path))
+
+    tree, listed = seen.tree, list[str]()
+    rows = None if not changed or is_checkout(tree) else record.present(tree, tree.read)
+    if rows is not None:
+        try:
+            kept = backup.read(tree)
+            # What vpatch once wrote may be gone.
+            there = {path for path in seen.loaded if not is_folder(path) and seen.read(path) is not None}
+            listed = sorted({*backup.originals(tree, kept), *there, *record.own(tree, rows, kept)})
+        except Failure as failure:
+            yield from failure.problems
+    elif changed and not is_checkout(tree):
+        cause = "nothing says which files belong to vLLM"
+        yield Problem("no RECORD", str(tree.root), cause, code=Code.NO_RECORD)
+    for fault in check.faults(seen.read, changed, listed, rows or Record(()), stale, bytecode.refusal):
+        yield _problem(fault.kind, fault.path, fault.why)
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
     """List why a module does not compile with this Python, or that it is too large to."""
-    try:
-        nesting.bound(nesting.decode(data)[0])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(data, file, "exec", dont_inherit=True)
-    except (nesting.Refused, SyntaxError, ValueError) as error:
-        return [Problem("does not compile", file, str(error), code=Code.NO_PYTHON)]
-    except (RecursionError, MemoryError):
-        return [Problem("does not compile", file, "nested too deeply", code=Code.NO_PYTHON)]
-    return []
+    why = bytecode.refusal(data, file)
+    return [_problem("syntax", file, why)] if why else []
+
+
+def _problem(kind: str, file: str, why: str) -> Problem:
+    what, code = _FAULTS[kind]
+    return Problem(what, file, why, code=code)
 
 
 def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Problem]:
-    names = {module_of(file): file for file in files}
     try:
-        answers = ask(python, _PROBE, json.dumps(list(names)))
+        wrong = ask(python, guest.check_script("answer_imported"), str(tree.root), json.dumps(files))
     except Failure as failure:
         return failure.problems
-    problems = []
-    for name, file in names.items():
-        origin, bad = answers[name]
-        if origin is None or Path(origin).resolve() != (tree.root / file).resolve():
-            cause = f"{python} would import {origin or 'no such module'}"
-            problems.append(Problem("not what is imported", file, cause))
-        elif bad:
-            problems.append(Problem("does not compile", file, f"{python}: {bad}", code=Code.NO_PYTHON))
-    return problems
+    return [_problem(kind, file, why) for file, (kind, why) in wrong.items()]
 
 
-def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    modules = {module_of(file): file for file in files if not file.startswith(COMPANIONS)}
+def _loaded(tree: Tree, changed: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    modules = {module_of(file): file for file in changed if not file.startswith(COMPANIONS)}
     wanted = [(name, changed_functions(tree.read(file) or b"")) for name, file in modules.items()]
-    script = (resources("vpatch.tree") / "loaded.py").read_text("utf-8")
     try:
-        answers = ask(python, script, json.dumps(wanted), patience=_PATIENCE)
+        answers = ask(python, guest.script("answer_functions", "loaded"), json.dumps(wanted), patience=_PATIENCE)
     except Failure as failure:
         return failure.problems, ()
     problems = [
@@ -181,42 +162,25 @@ def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Probl
         if fault := _fault(tree, python, answer["errors"]):
             problems.append(fault)
         elif answer["errors"]:
-            unimportable.setdefault(answer["errors"][0]["told"], []).append(modules[name])
-    for told, (first, *others) in unimportable.items():
-        which = (
-            f"{first} and {len(others)} more: {python} cannot import them"
-            if others
-            else f"{first}: {python} cannot import it"
-        )
-        failed.append(f"{which}: {told}")
+            unimportable.setdefault(answer["errors"][0]["summary"], []).append(modules[name])
+    for summary, (first, *others) in unimportable.items():
+        which, them = (f"{first} and {len(others)} more", "them") if others else (first, "it")
+        failed.append(f"{which}: {python} cannot import {them}: {summary}")
     return tuple(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
 
 
 def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Problem | None:
     """Find the fault of changed code that keeps a module from being imported; None if something else is missing."""
-    for error in errors:
+    for error in (one for one in errors if one["cause"]):
         real, line = Path(error["file"]).resolve(), error["line"]
         file = real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
         if file and (file.startswith(COMPANIONS) or line in _changed_lines(tree.read(file) or b"")):
-            cause = f"{python} fails in line {line}, in code that an overlay changed: {error['told']}"
+            cause = f"{python} fails in line {line}, in code that an overlay changed: {error['summary']}"
+            lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", error["message"])
+            its_own = not _may_have(tree, *lacks.groups()) if lacks else is_of_code(error)
             # What changed code raises because of another error is its own statement: further causes do not matter.
-            return Problem("cannot be imported", file, cause) if _is_fault(tree, error) else None
+            return Problem("cannot be imported", file, cause) if its_own else None
     return None
-
-
-def _is_fault(tree: Tree, error: dict[str, Any]) -> bool:
-    """Whether an error, raised by changed code, is surely its own fault, and not for want of something around it.
-
-    vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
-    attribute of a module. Modules that import each other lack attributes, too, if another one is imported first.
-    """
-    message = error["message"]
-    if "ImportError" in error["kinds"]:
-        lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", message)
-        return lacks is not None and not _may_have(tree, *lacks.groups())
-    if re.match(r"(partially initialized )?module '|cannot access submodule '", message) or "'NoneType'" in message:
-        return False
-    return not _FAULTS.isdisjoint(error["kinds"])
 
 
 def _may_have(tree: Tree, name: str, module: str) -> bool:
@@ -270,8 +234,3 @@ def changed_functions(data: bytes) -> list[Changed]:
 
     visit(ast.parse(data), "")
     return [(name, accessor, lines) for (name, accessor), lines in found.items()]
-
-
-def module_of(file: str) -> str:
-    """Return the name by which a file of a tree is imported."""
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

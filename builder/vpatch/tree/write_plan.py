@@ -12,12 +12,14 @@ from typing import Self
 
 from vpatch.core.marks import marks_in
 from vpatch.errors import Code, Failure, Problem
+from vpatch.guest.record import Record
+from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.record import File, Record
+from vpatch.tree.record import File
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
 
@@ -180,7 +182,7 @@ class _Decision:
         pristine = not marks_in(now)
         if original is not None and (ours or not pristine):
             return original
-        if self.kept.before.get(path) == backup.sha256(now) or (not ours and pristine):
+        if self.kept.before.get(path) == sha256(now) or (not ours and pristine):
             return now  # a revert was killed after it dropped the original; or the file is as it was installed
         if now == want:
             return None
@@ -198,8 +200,8 @@ class _Decision:
     def provenance(self, note: object, tracked: Sequence[File]) -> bytes:
         """Return provenance; its bytes stay if nothing but time and user would differ."""
         kept, overlays = self.kept, json.loads(json.dumps(note))
-        before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
-        wanted = [(file, backup.sha256(file.want)) for file in tracked if file.want is not None]
+        before = {file.path: None if file.origin is None else sha256(file.origin) for file in tracked}
+        wanted = [(file, sha256(file.want)) for file in tracked if file.want is not None]
         after = {file.path: kept.hashes(file.path) if file.edited else (digest,) for file, digest in wanted}
         if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
             return kept.provenance
@@ -212,6 +214,6 @@ class _Decision:
                 continue
             # A companion that exists, and of which nothing is kept, is vpatch's, too.
             ours = (file.want, file.now if backup.is_companion(file.path) else None)
-            hashes = [backup.sha256(content) for content in ours if content is not None]
+            hashes = [sha256(content) for content in ours if content is not None]
             files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
         return backup.under_way(files)

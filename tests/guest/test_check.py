@@ -7,15 +7,18 @@ import importlib.util
 import json
 import marshal
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.image.checks import guest_script
-from vpatch.image.guest import check_files, check_interpreter, check_tree
-from vpatch.tree import record
+from vpatch import guest
+from vpatch.core import nesting
+from vpatch.guest import record
+from vpatch.guest.check import answer_files, check_interpreter, check_tree
+from vpatch.tree.bytecode import refusal
 
 INFO = "vllm-0.20.2.dist-info"
 MODULE, ADDED = "vllm/engine.py", "vllm/_vpatch/added.py"
@@ -43,8 +46,8 @@ def look(tree: Path, said: str) -> dict[str, tuple[bool | None, str]]:
     return {name: (ok, because) for name, ok, because in check_tree(str(tree), INFO, said)}
 
 
-def compiled(source: bytes, magic: bytes = importlib.util.MAGIC_NUMBER) -> bytes:
-    return magic + bytes(12) + marshal.dumps(compile(source, "engine.py", "exec", dont_inherit=True))
+def compiled(source: bytes, magic: bytes = importlib.util.MAGIC_NUMBER, flags: int = 0) -> bytes:
+    return magic + bytes([flags]) + bytes(11) + marshal.dumps(compile(source, "engine.py", "exec", dont_inherit=True))
 
 
 def pyc(content: bytes, name: str = "engine.cpython-311.pyc") -> Callable[[Path], None]:
@@ -66,6 +69,14 @@ def piped(path: str) -> Callable[[Path], None]:
     def put(tree: Path) -> None:
         (tree / path).unlink()
         os.mkfifo(tree / path)
+
+    return put
+
+
+def recorded(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def put(tree: Path) -> None:
+        record = tree / INFO / "RECORD"
+        record.write_bytes(change(record.read_bytes()))
 
     return put
 
@@ -103,6 +114,13 @@ FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str
     ),
     "damaged bytecode": (pyc(importlib.util.MAGIC_NUMBER + bytes(12)), {"bytecode": (False, "")}),
     "bytecode of it": (pyc(compiled(b"x = 1\n")), {}),
+    # As `vpatch verify` sees it: Python compares this one itself, and runs no old code.
+    "old bytecode that Python compares": (pyc(compiled(b"x = 0\n", flags=3)), {}),
+    "old bytecode of another hash": (pyc(compiled(b"x = 0\n", flags=1)), {"bytecode": (False, "")}),
+    "bytecode cut short": (pyc(importlib.util.MAGIC_NUMBER), {}),
+    "RECORD with a name in another encoding": (recorded(lambda rows: b"caf\xe9.py,,\n" + rows), {}),
+    "RECORD with padded hashes": (recorded(lambda rows: re.sub(rb"(,\d+\n)", rb"=\1", rows)), {}),
+    "RECORD with a second row": (recorded(lambda rows: rows + f"{MODULE},,\n".encode()), {}),
     "bytecode of another": (pyc(b"old", "other.cpython-311.pyc"), {}),
     "bytecode of another interpreter": (
         pyc(compiled(b"x = 0\n", b"\0\0\r\n")),
@@ -132,6 +150,14 @@ def test_a_module_that_does_not_compile(tree: Path) -> None:
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: nested too deeply")
 
 
+def test_a_module_that_this_process_must_not_compile(tree: Path) -> None:
+    """In a registry, anybody's image: `vpatch verify` has the same bound."""
+    (tree / MODULE).write_bytes(b"a;" * nesting.TOKENS)
+
+    found = {name: because for name, _, because in check_tree(str(tree), INFO, asked(tree), error=refusal)}
+    assert found["compile"].startswith(f"{MODULE}: too large")
+
+
 def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "modules", dict(sys.modules))
@@ -148,12 +174,12 @@ def test_the_script_answers_in_one_line(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     question = {"root": str(tree), "dist_info": INFO, "provenance": asked(tree)}
-    command = [sys.executable, "-c", guest_script(), "files", json.dumps(question)]
+    command = [sys.executable, "-c", guest.check_script("answer_files"), json.dumps(question)]
     ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "modules", dict(sys.modules))
         patched.setattr(sys, "path", [str(tree), *sys.path])
-        check_files(question)
+        answer_files(json.dumps(question))
 
     assert [answer[:2] for answer in json.loads(ran.stdout)] == [*map(list, FINE.items()), ["interpreter", True]]
     assert json.loads(capsys.readouterr().out) == json.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""Whether bytecode was compiled from a source, found out without loading it: what lies in a tree may be hostile.
+"""Whether bytecode is of a source, found out without loading it: what lies in a tree may be hostile.
 
 `marshal.loads` makes room for as many items as the data says, which takes 16 GB for 21 bytes, and a damaged code object
 may crash the interpreter. So the data is read here, item by item, and becomes no code.
@@ -14,11 +14,13 @@ import marshal
 import re
 import sys
 import warnings
+from _imp import source_hash
 from typing import Any
 
 HEADER = 16
 """Bytes of a `.pyc` before the code (PEP 552)."""
 
+_HASH_BASED, _CHECKED = 0b01, 0b10  # of the flags
 _SINGLETONS = b"0NFTS."
 _FIXED = {b"i": 4, b"I": 8, b"g": 8, b"y": 16}  # the bytes of a number
 _TEXTS = {b"z": 1, b"Z": 1, b"a": 4, b"A": 4, b"t": 4, b"u": 4, b"s": 4}  # the bytes of a length
@@ -30,9 +32,44 @@ _NUMBERS, _OBJECTS, _FILE, _TABLES = (5, 8, 5, 2) if sys.version_info >= (3, 11)
 _Key = Any  # a kind with bytes or with the numbers of other items
 
 
-def is_of_this_interpreter(content: bytes) -> bool:
-    """Whether a `.pyc` is one that this interpreter would load; others cannot be compared."""
-    return content[:4] == importlib.util.MAGIC_NUMBER
+def is_trusted(head: bytes, stamp: tuple[int, int] | None) -> bool:
+    """Whether Python runs a `.pyc`, of which this is the header, without a look at its code or its source.
+
+    Args:
+        head: the header.
+        stamp: the source's modification time, in whole seconds, and its size in bytes; None: they say nothing.
+    """
+    flags = int.from_bytes(head[4:8], "little")
+    if len(head) < HEADER or flags & ~(_HASH_BASED | _CHECKED) or flags & _CHECKED:
+        return False  # Python refuses it, or compares it with the source
+    expected = b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in stamp or ())
+    return is_hash_based(head) or stamp is None or head[8:HEADER] == expected
+
+
+def is_hash_based(head: bytes) -> bool:
+    """Whether a `.pyc` names its source by a hash, in place of a time and a size."""
+    return bool(head[4] & _HASH_BASED)
+
+
+def is_of(content: bytes, name: str, source: bytes, *, comparable: bool = True) -> bool | None:
+    """Whether it does no harm that a `.pyc` lies beside a source: Python does not run it, or it is of this source.
+
+    Args:
+        content: of the `.pyc`.
+        name: of the `.pyc`.
+        source: the source.
+        comparable: whether this interpreter may compile the source, which takes long for a hostile one.
+
+    Returns:
+        None if only another interpreter can tell.
+    """
+    if not is_trusted(content[:HEADER], None):
+        return True
+    if is_hash_based(content) and content[8:HEADER] != source_hash(int.from_bytes(content[:4], "little"), source):
+        return False
+    if comparable and content[:4] == importlib.util.MAGIC_NUMBER:
+        return is_compiled_from(content, source, name)
+    return True if is_hash_based(content) else None
 
 
 def is_compiled_from(content: bytes, source: bytes, name: str) -> bool:

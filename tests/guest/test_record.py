@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from vpatch.tree import record
-from vpatch.tree.record import Row
+from vpatch.guest import record
+from vpatch.guest.record import Row
 
 SAME = [
     b"",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Collection
 from pathlib import Path
-from textwrap import dedent
 from types import ModuleType
 
 import pytest
-from vpatch.tree import loaded
+from vpatch import guest
+from vpatch.guest import loaded
 from vpatch.tree.verify import changed_functions
 
 MODULE = """
@@ -108,7 +108,7 @@ def test_what_is_there_instead_is_named(module: ModuleType) -> None:
 def test_the_script(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     modules = [("made", wanted("plain", "dropped")), ("gone", [("f", "", [1])])]
-    command = [sys.executable, loaded.__file__, json.dumps(modules)]
+    command = [sys.executable, "-c", guest.script("answer_functions", "loaded"), json.dumps(modules)]
 
     ran = subprocess.run(command, env={"PYTHONPATH": str(path.parent)}, capture_output=True, text=True, check=True)
 
@@ -117,7 +117,7 @@ def test_the_script(module: ModuleType) -> None:
     assert list(answers["made"]["replaced"]) == ["dropped"]
     assert (answers["gone"]["replaced"], answers["gone"]["failed"]) == ({}, {})
     (error,) = answers["gone"]["errors"]
-    assert error["told"] == "ModuleNotFoundError: No module named 'gone'"
+    assert error["summary"] == "ModuleNotFoundError: No module named 'gone'"
     assert "ImportError" in error["kinds"]
 
 
@@ -140,149 +140,95 @@ def f():
     assert changed_functions(source) == [("A.f", "", [4]), ("A.h", "", [9]), ("f", "", [11])]
 
 
-LIVE = {
-    "the other branch": (
-        """
-        if True:
-            def f(): return 0
-        else:
-            def f(): return 1  # vpatch: demo
-        """,
-        {"f"},
-    ),
-    "this branch": (
-        """
-        if True:
-            def f(): return 0  # vpatch: demo
-        else:
-            def f(): return 1
-        """,
-        (),
-    ),
-    "both branches are changed": (
-        """
-        if True:
-            def f(): return 0  # vpatch: demo
-        else:
-            def f(): return 1  # vpatch: demo
-        """,
-        (),
-    ),
-    "defined again": (
-        """
-        def f(): return 1  # vpatch: demo
-        def f(): return 0
-        """,
-        {"f"},
-    ),
-    "defined again with the same body": (
-        """
-        def f(): return 1  # vpatch: demo
-        def f(): return 1
-        """,
-        {"f"},
-    ),
-    "a class defined again": (
-        """
-        class A:
-            def f(self): return 1  # vpatch: demo
-        class A:
-            def f(self): return 0
-        """,
-        {"A.f"},
-    ),
-    "a decorator over several lines": (
-        """
-        import functools
-        @functools.lru_cache(
-            maxsize=1,
-        )
-        @functools.cache
-        def f(): return 1  # vpatch: demo
-        """,
-        (),
-    ),
-    "a stub that is replaced": (
-        """
-        import typing
-        @typing.overload
-        def f(a: int) -> int: ...  # vpatch: demo
-        @typing.overload
-        def f(a: str) -> str: ...
-        def f(a): return a
-        """,
-        (),
-    ),
-    "every accessor": (
-        """
-        class A:
-            @property
-            def size(self): return 1  # vpatch: demo
-            @size.setter
-            def size(self, value): print(value)  # vpatch: demo
-            @size.deleter
-            def size(self): print(self)  # vpatch: demo
-        """,
-        (),
-    ),
-    "a setter that is replaced": (
-        """
-        class A:
-            @property
-            def size(self): return 1  # vpatch: demo
-            @size.setter
-            def size(self, value): print(value)  # vpatch: demo
-            size = size.setter(lambda self, value: None)
-        """,
-        {"A.size.setter"},
-    ),
-    "a getter that is replaced": (
-        """
-        class A:
-            @property
-            def size(self): return 1  # vpatch: demo
-            @size.setter
-            def size(self, value): print(value)  # vpatch: demo
-            size = size.getter(lambda self: 2)
-        """,
-        {"A.size"},
-    ),
-    "private": (
-        """
-        class A:
-            def __f(self): return 1  # vpatch: demo
-            def __g__(self): return 1  # vpatch: demo
-            class __B:
-                def __f(self): return 1  # vpatch: demo
-        class __C:
-            def __f(self): return 1  # vpatch: demo
-        class __:
-            def __f(self): return 1  # vpatch: demo
-        def __f(): return 1  # vpatch: demo
-        """,
-        (),
-    ),
-    "private and replaced": (
-        """
-        class A:
-            def __f(self): return 1  # vpatch: demo
-            __f = len
-        """,
-        {"A.__f"},
-    ),
-}
+# Each case: its name, the functions that are something else when the module runs, and the module; `#!` is a mark.
+LIVE = """
+# the other branch: f
+if True:
+    def f(): return 0
+else:
+    def f(): return 1  #!
+# this branch:
+if True:
+    def f(): return 0  #!
+else:
+    def f(): return 1
+# both branches are changed:
+if True:
+    def f(): return 0  #!
+else:
+    def f(): return 1  #!
+# defined again: f
+def f(): return 1  #!
+def f(): return 0
+# defined again with the same body: f
+def f(): return 1  #!
+def f(): return 1
+# a class defined again: A.f
+class A:
+    def f(self): return 1  #!
+class A:
+    def f(self): return 0
+# a decorator over several lines:
+import functools
+@functools.lru_cache(
+    maxsize=1,
+)
+@functools.cache
+def f(): return 1  #!
+# a stub that is replaced:
+import typing
+@typing.overload
+def f(a: int) -> int: ...  #!
+@typing.overload
+def f(a: str) -> str: ...
+def f(a): return a
+# every accessor:
+class A:
+    @property
+    def size(self): return 1  #!
+    @size.setter
+    def size(self, value): print(value)  #!
+    @size.deleter
+    def size(self): print(self)  #!
+# a setter that is replaced: A.size.setter
+class A:
+    @property
+    def size(self): return 1  #!
+    @size.setter
+    def size(self, value): print(value)  #!
+    size = size.setter(lambda self, value: None)
+# a getter that is replaced: A.size
+class A:
+    @property
+    def size(self): return 1  #!
+    @size.setter
+    def size(self, value): print(value)  #!
+    size = size.getter(lambda self: 2)
+# private:
+class A:
+    def __f(self): return 1  #!
+    def __g__(self): return 1  #!
+    class __B:
+        def __f(self): return 1  #!
+class __C:
+    def __f(self): return 1  #!
+class __:
+    def __f(self): return 1  #!
+def __f(): return 1  #!
+# private and replaced: A.__f
+class A:
+    def __f(self): return 1  #!
+    __f = len
+"""
 
 
-@pytest.mark.parametrize("case", LIVE)
-def test_the_changed_definition_is_the_one_that_runs(case: str, tmp_path: Path) -> None:
-    source, wrong = LIVE[case]
-    source = dedent(source)
-    expected: Collection[str] = wrong
+@pytest.mark.parametrize(("name", "wrong", "source"), re.findall(r"# (.*): ?(.*)\n((?:(?!# ).*\n)+)", LIVE))
+def test_the_changed_definition_is_the_one_that_runs(name: str, wrong: str, source: str, tmp_path: Path) -> None:
+    source = source.replace("#!", "# vpatch: demo")
 
     found, failed = loaded.compared(imported(tmp_path, source), changed_functions(source.encode()))
 
-    assert found.keys() == set(expected)
-    assert failed == {}
+    assert ({*found}, failed) == ({*wrong.split()}, {})
 
 
 ODD = """

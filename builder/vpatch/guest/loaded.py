@@ -1,9 +1,9 @@
-"""`python -c THIS '[["vllm.config", [["A.f", "", [12]]]], ...]'`: whether an interpreter runs the functions of files.
+"""What becomes of vLLM's modules when they are imported: which functions run, and why a module cannot be imported.
 
-Run as text by the interpreter of the vLLM in question, which need not have vpatch. Functions are `Changed` tuples. The
-last line on stdout is an object of JSON, `{module: {"errors": ..., "replaced": {function: what is there instead},
-"failed": {function: why it could not be compared}}}`: `errors` says why the module cannot be imported, as `errors()`
-does, and is empty where it can.
+The interpreter of the vLLM in question, which need not have vpatch, runs this file as text. `answer_functions` gets
+`[["vllm.config", [["A.f", "", [12]]]], ...]`, with functions as `Changed` tuples. Its last line on stdout is an object
+of JSON, `{module: {"errors": ..., "replaced": {function: what is there instead}, "failed": {function: why it could not
+be compared}}}`: `errors` says why the module cannot be imported, as `errors()` does, and is empty where it can.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ Changed: TypeAlias = tuple[str, str, list[int]]
 and the first lines (from 1, decorators included) of its changed definitions, one of which has to run."""
 
 DEPTH = 6  # wrappers within wrappers
+CHAIN = 20  # exceptions that led to each other
+
+# Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
+FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
+LIBRARY = re.compile(r"(?<!\S)(\S{1,300}\.so[\w.]{0,50}): cannot open shared object file")
+COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the like: no overlay adds or removes one
 
 
 def compiled(path: str, name: str, lines: list[int]) -> list[CodeType]:
@@ -96,31 +103,95 @@ def compared(module: object, functions: list[Changed]) -> tuple[dict[str, str], 
             if there := instead(module, changed):
                 replaced[name] = there
         except Exception as error:  # of a foreign object
-            failed[name] = told(error)
+            failed[name] = summary(error)
     return replaced, failed
 
 
-def told(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """Describe an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def errors(error: BaseException | None) -> list[dict[str, Any]]:
-    """Describe an exception and what caused it, each with the names of its classes and where it was raised."""
+    """Describe an exception and what came before it, each with the names of its classes and where it was raised.
+
+    "cause" is whether all those before it name it as their cause. In the others, it was being handled.
+    """
     found: list[dict[str, Any]] = []
-    while error is not None and len(found) < DEPTH:
+    cause = True
+    while error is not None and len(found) < CHAIN:
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         file, line = next((at for at in reversed(frames) if not at[0].startswith("<frozen importlib")), ("", 0))
         kinds = [kind.__name__ for kind in type(error).__mro__]
-        found.append({"told": told(error), "message": str(error), "kinds": kinds, "file": file, "line": line})
-        error = error.__cause__
+        about = {"summary": summary(error), "message": str(error), "name": getattr(error, "name", None), "kinds": kinds}
+        found.append({**about, "file": file, "line": line, "cause": cause})
+        cause = cause and error.__cause__ is not None
+        error = error.__cause__ or error.__context__
     return found
 
 
-def main(wanted: list[tuple[str, list[Changed]]]) -> None:
-    """Import the modules and print what became of their functions."""
+def lacking(found: list[dict[str, Any]]) -> str | None:
+    """Return the missing package or library that made an import fail, by what `errors` returns; None if none did.
+
+    Libraries wrap the errors of their own imports, and raise another ImportError.
+    """
+    for error in found:
+        if not {"ImportError", "OSError"}.intersection(error["kinds"]):
+            break
+        if library := LIBRARY.search(error["message"]):  # ctypes raises an OSError
+            return library[1]
+        name = (error["name"] or "") if "ImportError" in error["kinds"] else ""
+        if name.partition(".")[0] == "vllm" and not COMPILED.fullmatch(name):
+            break
+        if name and "ModuleNotFoundError" in error["kinds"]:
+            return str(name)
+    return None
+
+
+def is_of_code(error: dict[str, Any]) -> bool:
+    """Whether an error is surely of the code that raised it, and not for want of something around it.
+
+    vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
+    attribute of a module. Modules that import each other lack attributes, too, if another one is imported first.
+    """
+    module = re.match(r"(partially initialized )?module '|cannot access submodule '", error["message"])
+    if module or "'NoneType'" in error["message"] or lacking([error]):
+        return False
+    return not FAULTS.isdisjoint(error["kinds"])
+
+
+def import_module(name: str) -> dict[str, object]:
+    """Import a module; return `ok`, None if the image lacks what it needs, and `because`."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        if missing := lacking(errors(error)):
+            return {"ok": None, "because": f"the image lacks {missing}"}
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())[:500]
+        return {"ok": False, "because": f"{type(error).__name__}: {text} ({where.filename}:{where.lineno})"}
+    except SystemExit as error:
+        return {"ok": False, "because": f"it ends the interpreter with {error.code}"}
+    return {"ok": True, "because": ""}
+
+
+def answer_imports(names: str) -> None:
+    """Import modules, a list in JSON; print `vpatch: ` and what `import_module` returns for each. Then exit.
+
+    Threads and C libraries cannot write to stdout either.
+    """
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    found = {name: import_module(name) for name in json.loads(names)}
+    sys.stdout.flush()
+    os.write(stdout, f"\nvpatch: {json.dumps(found)}\n".encode())
+    os._exit(0)  # what was imported may keep the interpreter from exiting
+
+
+def answer_functions(wanted: str) -> None:
+    """Import modules, and print what became of their functions: see the head of this file."""
     answers: dict[str, dict[str, object]] = {}
-    for name, functions in wanted:
+    for name, functions in json.loads(wanted):
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # whatever a foreign module does
@@ -130,7 +201,3 @@ def main(wanted: list[tuple[str, list[Changed]]]) -> None:
         answers[name] = {"errors": [], "replaced": replaced, "failed": failed}
     print(f"\n{json.dumps(answers)}", flush=True)  # noqa: T201
     os._exit(0)  # what was imported does not always let it end
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from vpatch.image import guest
+from vpatch import guest
+from vpatch.guest import loaded
 from vpatch.image.checks import Check, import_outcomes
 
 from tests.conftest import Trees
 from tests.releases import FACTS
 from tests.validation.cpu.environment import environ, interpreter
 
-SCRIPT = Path(guest.__file__).read_text()
+SCRIPT = guest.script("answer_imports", "loaded")
 NOISY = """
 import os, sys
 print("on stdout")
@@ -61,7 +62,7 @@ MODULES: dict[str, tuple[str, bool | None, str]] = {
 
 def run(command: Iterable[str | Path], names: list[str], **options: object) -> tuple[Check, ...]:
     """Run the script."""
-    whole = [*command, "-c", SCRIPT, "imports", json.dumps(names)]
+    whole = [*command, "-c", SCRIPT, json.dumps(names)]
     ran = subprocess.run(whole, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     return import_outcomes(names, ran.returncode, ran.stdout, ran.stderr, limit_s=60)
 
@@ -137,12 +138,11 @@ def test_missing_packages_in_this_process() -> None:
     wrapped = ImportError("get it")
     wrapped.__cause__ = ModuleNotFoundError("No module named 'nothing'", name="nothing")
 
-    assert guest.lacking(library) == "libnothing.so.7"
-    assert guest.lacking(wrapped) == "nothing"
-    assert guest.lacking(ModuleNotFoundError("x", name="vllm.gone")) is None
-    assert guest.lacking(ValueError("x")) is None
-    assert guest.import_module("json") == {"ok": True, "because": ""}
-    assert guest.import_module("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
+    expected: dict[Exception, str | None] = {library: "libnothing.so.7", wrapped: "nothing"}
+    expected |= {ModuleNotFoundError("x", name="vllm.gone"): None, ValueError("x"): None}
+    assert {error: loaded.lacking(loaded.errors(error)) for error in expected} == expected
+    assert loaded.import_module("json") == {"ok": True, "because": ""}
+    assert loaded.import_module("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
 
 
 @pytest.mark.parametrize(("code", "because"), [("1 / 0", "ZeroDivisionError: "), ("raise SystemExit(3)", "with 3")])
@@ -151,7 +151,7 @@ def test_import_errors_in_this_process(
 ) -> None:
     (tmp_path / "broken_here.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = guest.import_module("broken_here")
+    found = loaded.import_module("broken_here")
 
     assert found["ok"] is False
     assert because in str(found["because"])

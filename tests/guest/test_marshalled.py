@@ -11,7 +11,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from vpatch.tree.marshalled import HEADER, is_compiled_from
+from vpatch.guest.marshalled import HEADER, is_compiled_from
 
 SOURCE = '''"""About it."""
 import os as ö
