@@ -9,7 +9,7 @@ import pytest
 
 from tests.paths import ROOT
 
-TEXTS = {"what", "cause", "because"}
+TEXTS = {"what", "cause", "because", "hint", "reason"}
 """Attributes that hold a message's text, of problems, verdicts, tests and findings."""
 
 ASKING = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 import vpatch
 
+from tests.conftest import Trees
+from tests.hybrid import ONLY
 from tests.paths import ROOT
 
 TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
@@ -218,3 +221,20 @@ def test_overlays_import_public_names_only(name: str) -> None:
 def test_public_names_exist() -> None:
     assert sorted(vpatch.__all__) == vpatch.__all__
     assert all(hasattr(vpatch, name) for name in vpatch.__all__)
+
+
+def test_status_and_apply_load_no_room_of_other_commands(linked: Trees) -> None:
+    script = (
+        "import sys\nfrom vpatch.cli import main\n"
+        "for command in 'status', 'apply':\n"
+        "    sys.argv = ['vpatch', command, *sys.argv[-3:]]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "print(*sys.modules, sep='\\n')"
+    )
+    words = (sys.executable, "-c", script, linked("0.20.2"), *ONLY)
+    loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert "vpatch.tree.apply" in loaded
+    others = re.compile(r"vpatch\.(farm|run|processes|doctor|image|plan|matrix|net|release)\b")
+    assert [name for name in loaded if others.match(name)] == []

@@ -276,11 +276,11 @@ def verify(
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
-    remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
-    unknown = Problem("cannot verify", str(found.root), remedy, code=Code.UNKNOWN_OVERLAY)
+    hint = "install it, or remove all by `vpatch revert`"
+    unknown = Problem("cannot verify", str(found.root), "", code=Code.UNKNOWN_OVERLAY, hint=hint)
     problems = [*seen.problems, *leftovers.problems(found)]
     problems += upgrade.problems if (upgrade := _upgrade(found, installed, chosen, seen.verdicts)) else []
-    problems += (replace(unknown, cause=f"{name} is applied, and {remedy}") for name in asked)
+    problems += (replace(unknown, cause=f"{name} is applied, and its package is not installed here") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
@@ -305,7 +305,7 @@ def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
 def _refuse_receipt(tree: Tree, selection: Selection) -> None:
     if "receipt" in selection.named and is_checkout(tree):
         cause = "a source checkout has no record of what vpatch wrote, from which a process could prove it"
-        raise Failure(Problem("no receipt", str(tree.root), f"{cause}: leave it out"))
+        raise Failure(Problem("no receipt", str(tree.root), cause, hint="leave it out"))
 
 
 def _tree(tree: TreeLike) -> Tree:

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from keyword import iskeyword
 from pathlib import Path
@@ -121,12 +122,8 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     values["package"] = package.name if package else f"vpatch_{values['module']}"
     written = dict(_contents(top, package or top / values["package"], values, begun=package is None))
     if there := [path for path in written if path.exists()]:
-        raise Failure(
-            *(
-                Problem("exists already", str(path), "vpatch does not overwrite it; choose another NAME")
-                for path in there
-            )
-        )
+        taken = Problem("exists already", "", "vpatch does not overwrite it", hint="choose another NAME")
+        raise Failure(*(replace(taken, where=str(path)) for path in there))
     for path, text in written.items():
         with naming("cannot write", str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,7 @@ def _with_vllm() -> Path:
     python = found.environment.python
     if found.refusal:
         do = shell("vpatch", "run", "--export", "DIR", "--python", python)
-        raise Failure(Problem("not run", str(python), f"{found.refusal}; if you trust this environment: {do}"))
+        raise Failure(Problem("not run", str(python), found.refusal, hint=f"if you trust this environment: {do}"))
     if found.environment != asked:
         frame(f"vpatch runs {python}, whose vLLM this is.")
     return python
@@ -137,8 +137,8 @@ def _prepared(
     command = understood(words)
     runner = interpreter(python) if python else command.python
     if runner is None:
-        why = "it is no Python program; name the interpreter that it starts with --python"
-        raise Failure(Problem("which Python?", str(command.program), why))
+        hint = "name the interpreter that it starts with --python"
+        raise Failure(Problem("which Python?", str(command.program), "it is no Python program", hint=hint))
     store = cache or folder("or name a folder with --cache") / FARMS
     return prepare(command, selection, runner, store, expected)
 

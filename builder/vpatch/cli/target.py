@@ -73,7 +73,7 @@ class Target:
             option = "--with" if self.selection.also else "--overlay"
             again = " or ".join(retyped(dict.fromkeys((str(path), f"{path}/"), (option, one))) for one in meant)
             what = "an overlay, not a folder" if str(path) in ids else problem.cause
-            raise UnknownName(replace(problem, cause=f"{what}; to name an overlay: {again}")) from error
+            raise UnknownName(replace(problem, cause=what, hint=f"to name an overlay: {again}")) from error
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""
