@@ -15,7 +15,6 @@ import pytest
 import vpatch
 
 from tests.conftest import Trees
-from tests.hybrid import ONLY
 from tests.paths import ROOT
 
 TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
@@ -223,18 +222,34 @@ def test_public_names_exist() -> None:
     assert all(hasattr(vpatch, name) for name in vpatch.__all__)
 
 
-def test_status_and_apply_load_no_room_of_other_commands(linked: Trees) -> None:
-    script = (
-        "import sys\nfrom vpatch.cli import main\n"
-        "for command in 'status', 'apply':\n"
-        "    sys.argv = ['vpatch', command, *sys.argv[-3:]]\n"
-        "    try: main()\n"
-        "    except SystemExit as end: assert not end.code\n"
-        "print(*sys.modules, sep='\\n')"
-    )
-    words = (sys.executable, "-c", script, linked("0.20.2"), *ONLY)
-    loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+LOADED = """
+import os, sys
+from vpatch.cli import main
 
-    assert "vpatch.tree.apply" in loaded
-    others = re.compile(r"vpatch\.(farm|run|processes|doctor|image|plan|matrix|net|release)\b")
-    assert [name for name in loaded if others.match(name)] == []
+for command in sys.argv[1:]:
+    if os.fork() == 0:
+        sys.argv = ["vpatch", *command.split()]
+        try:
+            main()
+        except SystemExit as end:
+            print(end.code, *sys.modules, file=sys.stderr)
+            os._exit(0)
+    os.wait()
+"""
+ELSEWHERE = re.compile(r"vpatch\.(doctor|farm|image|matrix|net|plan|processes|release|run)\b")
+
+
+def test_a_command_loads_what_it_needs(linked: Trees) -> None:
+    """libcst takes a quarter of a second: a command that parses nothing does without. The catalogue needs no engine."""
+    tree, only = linked("0.20.2"), "--overlay turboquant-skip-list"
+    lean = ("list -q", "show -q turboquant-hybrid", "--help", "--version", "fetch --help", "apply -h")
+    commands = (*lean, *(f"{name} -q {tree} {only}" for name in ("status", "apply", "revert")), f"revert -q {tree}")
+    words = (sys.executable, "-c", LOADED, *commands)
+    ran = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+
+    assert [line.partition(" ")[0] for line in ran] == ["0"] * len(commands)
+    loaded = {command: set(line.split()) for command, line in zip(commands, ran, strict=True)}
+    parsing = [command for command, modules in loaded.items() if "libcst" in modules]
+    assert parsing == list(commands[len(lean) : -1])
+    for command in commands[len(lean) :]:
+        assert list(filter(ELSEWHERE.match, loaded[command])) == [], command

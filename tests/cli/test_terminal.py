@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from vpatch import api
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees
@@ -125,31 +124,6 @@ def test_completion_of_a_broken_catalogue_is_quiet(tmp_path: Path, overlays: str
     code, out, err = output(env=env, first=lambda: sys.path.insert(0, str(tmp_path)))
 
     assert (code, out.strip(), err) == (0, "", "")
-
-
-IMPORTS = """
-import os, sys
-from vpatch.cli import main
-
-for command in sys.argv[1:]:
-    if os.fork() == 0:
-        sys.argv = ["vpatch", *command.split()]
-        try:
-            main()
-        except SystemExit as end:
-            print(command.split()[0], end.code, "libcst" in sys.modules, file=sys.stderr)
-            os._exit(0)
-    os.wait()
-"""
-
-
-def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
-    assert api.apply(tree).changed
-    lean = ("list -q", f"show -q {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
-    commands = [*lean, f"status -q {slim('0.20.2')} --overlay {HYBRID}"]
-    ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
-
-    assert ran.stderr.splitlines() == [*(f"{command.split()[0]} 0 False" for command in lean), "status 0 True"]
 
 
 def test_list_says_what_is_opt_in(vpatch: Program) -> None:
