@@ -80,6 +80,7 @@ def test_a_record_that_follows_an_edit(vpatch: Program, tree: Path) -> None:
     assert (note, outcome) == (f"note: {stays(ATTENTION)}", f"Updated RECORD: {COUNT} overlays are applied.")
 
 
+@pytest.mark.deep
 def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> None:
     """`apply` made the edit the work of vpatch, and `revert` removed it."""
     vpatch("apply", tree)
