@@ -64,7 +64,8 @@ def _kept(done: Cleared, store: Path) -> Iterator[Problem]:
     """Yield why farms were not removed."""
     for farm in done.left:
         if farm.processes:
-            yield Problem("farm in use", str(farm.folder), f"{_processes(farm)} would lose vLLM's files", hint="stop it first")
+            why = f"{_processes(farm)} would lose vLLM's files"
+            yield Problem("farm in use", str(farm.folder), why, hint="stop it first")
     if done.obstacle:
         yield Problem("farms not removed", str(store), done.obstacle)
 

@@ -50,7 +50,9 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
     found = sections(subject)
     probed: list[Probed] = []
     if runs:
-        probed, findings = _probed(subject)
+        unwinding()
+        with phases() as show:
+            probed, findings = probe(subject, show or str)
         found.append(Section("Probes, run by this vLLM's Python", findings))
     every = _findings(found)
     failed = bool(_of(every, Level.PROBLEM))
@@ -77,15 +79,16 @@ class DoctorReport(Report):
     verbose: bool
 
     def fields(self) -> Mapping[str, Any]:
-        """Return the findings; those that are problems are among the problems, too."""
-        tree = self.subject.located.tree
-        found = _findings(self.sections)
-        problems = [_problem(finding, str(tree.root)).as_json() for finding in _of(found, Level.PROBLEM)]
+        """Return the findings; each problem is among the problems, too."""
+        tree, found = self.subject.tree, _findings(self.sections)
+        problems = [
+            Problem(one.name, ", ".join(one.where) or str(tree.root), one.what) for one in _of(found, Level.PROBLEM)
+        ]
         return {
             "tree": str(tree.root),
             "vllm": tree.version,
             "overlays": as_objects(self.subject.verified.overlays),
-            "problems": problems,
+            "problems": [problem.as_json() for problem in problems],
             "findings": [finding.as_json() for finding in found],
             "probes": [answer for one in self.probed for answer in one.as_json()],
         }
@@ -97,12 +100,6 @@ class DoctorReport(Report):
                 yield Line(section.title)
             for finding in section.findings:
                 yield from _shown(finding, width, every_place=self.verbose)
-
-
-def _probed(subject: Subject) -> tuple[list[Probed], list[Finding]]:
-    unwinding()
-    with phases() as show:
-        return probe(subject, show or str)
 
 
 def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterator[Line]:
@@ -119,10 +116,6 @@ def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterato
         yield from map(Line, wrapped(f"→ {finding.do}", width, _BELOW, f"{_BELOW}  "))
 
 
-def _problem(finding: Finding, root: str) -> Problem:
-    return Problem(finding.name, ", ".join(finding.where) or root, finding.what)
-
-
 def _findings(found: Sequence[Section]) -> list[Finding]:
     return [finding for section in found for finding in section.findings]
 
@@ -134,7 +127,7 @@ def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
 def _outcome(found: Sequence[Finding]) -> str:
     """Return the last line: how many findings of each level there are."""
     counts = {level: len(_of(found, level)) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
-    told = listed([counted(number, level) for level, number in counts.items() if number])
+    summary = listed([counted(number, level) for level, number in counts.items() if number])
     if counts[Level.PROBLEM]:
-        return f"{told}. What to do is below each."
-    return f"No problem found: {told}." if told else "No problem found."
+        return f"{summary}. What to do is below each."
+    return f"No problem found: {summary}." if summary else "No problem found."

@@ -64,7 +64,7 @@ def _one_each(_context: click.Context, parameter: click.Parameter, values: tuple
     return values
 
 
-def overlay_option(default: str = "those that are not opt-in") -> Callable[[Command], Command]:
+def overlay_option(default: str = "each that is not opt-in") -> Callable[[Command], Command]:
     """Add `--overlay`; `default` describes the selection without it."""
     return click.option(
         "--overlay",

@@ -18,7 +18,7 @@ from vpatch.cli.options import PathType, complete_overlay, examples, known_overl
 from vpatch.cli.output import Listing, Report, on_terminal
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
-from vpatch.core.overlay import Catalogued, Part, Shape
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.installation import how_to_develop
@@ -62,15 +62,23 @@ def show_command(overlay: str) -> Report:
         {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
         for part in item.overlay.parts
     ]
+    why = item.why
+    if on_terminal(sys.stdout):  # one line a paragraph, so that it fits any width
+        why = "\n\n".join(" ".join(paragraph.split()) for paragraph in why.split("\n\n"))
+    changes = (
+        f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
+        for part in item.overlay.parts
+        for shape in part.shapes
+    )
     links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
     lines = [
         _title(item),
         f"From {item.origin}.",
         *_section("You see", item.overlay.symptoms),
-        *_section("Why", item.why.split("\n") if _piped() else _paragraphs(item.why)),
+        *_section("Why", why.split("\n")),
         *_section("Releases", (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())),
         *_section("Upstream", links),
-        *_section("Changes", (_changed(part, shape) for part in item.overlay.parts for shape in part.shapes)),
+        *_section("Changes", changes),
     ]
     detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
     apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
@@ -81,20 +89,6 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
     """Return an empty line, the title and the indented lines; nothing if there are no lines."""
     body = [f"  {line}" if line else "" for line in lines]
     return ["", title, *body] if body else []
-
-
-def _piped() -> bool:
-    return not on_terminal(sys.stdout)
-
-
-def _paragraphs(text: str) -> list[str]:
-    """Return a text with one line a paragraph, so that it fits any width."""
-    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    return "\n\n".join(paragraphs).split("\n")
-
-
-def _changed(part: Part, shape: Shape) -> str:
-    return f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
 
 
 @click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))

@@ -26,8 +26,12 @@ def ps_command() -> Report:
     """
     found = servers()
     seen, closed = [one for one in found if not one.closed], [one for one in found if one.closed]
+    unread: dict[str, list[str]] = {}
+    for one in closed:
+        unread.setdefault(one.closed, []).append(f"{one.process.id} ({one.process.shown})")
+    notes = [f"Cannot read {listed(names)}: {why}." for why, names in unread.items()]
     lines, outcome = [_line(one) for one in seen], _outcome(seen, closed)
-    return Listing(object=_as_object(seen), lines=lines, notes=_notes(closed), outcome=outcome)
+    return Listing(object=_as_object(seen), lines=lines, notes=notes, outcome=outcome)
 
 
 def proof(number: int) -> Report:
@@ -76,12 +80,6 @@ def _as_object(found: Sequence[Server], *, checked: bool | None = None) -> dict[
             for one in found
         ]
     }
-
-
-def _notes(closed: Sequence[Server]) -> list[str]:
-    why = dict.fromkeys(one.closed for one in closed)
-    named = {each: [f"{one.process.id} ({one.process.shown})" for one in closed if one.closed == each] for each in why}
-    return [f"Cannot read {listed(them)}: {each}." for each, them in named.items()]
 
 
 def _outcome(seen: Sequence[Server], closed: Sequence[Server]) -> str:

@@ -61,7 +61,7 @@ class Target:
         return found
 
     def _at(self, path: Path) -> Located:
-        """Find the vLLM at a path. If there is none, the failure names the overlays that the user may have meant."""
+        """Find the vLLM at a path. A failure names the overlays that the user may have meant."""
         python = interpreter(self.python) if self.python else None
         try:
             return named(path, python)
@@ -106,8 +106,8 @@ def _one(_context: click.Context, _parameter: click.Parameter, places: tuple[Pat
     if len(places) > 1:
         words = [str(place) for place in places]
         overlays = {word: ("--overlay", word) for word in words if word in known_overlays()}
-        told = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
-        raise click.UsageError(f"TREE is one place, not {listed(words)}{told}")
+        hint = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
+        raise click.UsageError(f"TREE is one place, not {listed(words)}{hint}")
     return places[0] if places else None
 
 
@@ -138,7 +138,7 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
         added = [
             click.argument("tree", nargs=-1, metavar="[TREE]", type=PathType(), callback=_one),
             click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
-            overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
+            overlay_option("each that is not opt-in, and each that is applied" if also else "each that is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
         ]
