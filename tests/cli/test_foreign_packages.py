@@ -107,6 +107,8 @@ RAISES = {
     "class Odd(KeyboardInterrupt): pass\nraise Odd('why')": "Odd: why (line 2)",
     "class Odd(Exception):\n  def __str__(self): 1 / 0\nraise Odd": "Odd (line 3)",
     "raise SystemExit": "SystemExit (line 1)",
+    "import not_there": "ModuleNotFoundError: No module named 'not_there' (line 1)",
+    "def broken(:": "SyntaxError: invalid syntax (MODULE.py, line 1)",
     "raise ValueError('x' * 5_000)": f"ValueError: {'x' * 988} (line 1)",
 }
 DIES = {
@@ -123,8 +125,8 @@ def test_what_it_raises_and_its_death_are_its_problem(tmp_path: Path, install_al
     causes = {**RAISES, **{source: f"importing it {how}" for source, how in DIES.items()}}
     named = install_all(causes)
 
-    says = "".join(f"cannot load overlays: {name}: {causes[source]}\n" for name, source in sorted(named.items()))
-    assert run(tmp_path, "list") == Ran(1, "", says)
+    says = (f"cannot load overlays: {name}: {causes[source]}\n" for name, source in sorted(named.items()))
+    assert run(tmp_path, "list") == Ran(1, "", "".join(line.replace("MODULE", line.split(": ")[1]) for line in says))
     problems = run(tmp_path, "status", "/nowhere", "--overlay", "foreign-0", "--json").json["problems"]
     assert {(one["what"], one["file"]) for one in problems} == {("cannot load overlays", name) for name in named}
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vpatch.cli.verdicts import table
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees
@@ -124,6 +125,19 @@ def test_completion_of_a_broken_catalogue_is_quiet(tmp_path: Path, overlays: str
     code, out, err = output(env=env, first=lambda: sys.path.insert(0, str(tmp_path)))
 
     assert (code, out.strip(), err) == (0, "", "")
+
+
+ROWS = [("  one", "applied", "a few words that do not fit in one line"), ("  another-one", "merged", "")]
+
+
+def test_a_remark_that_does_not_fit_stands_below() -> None:
+    assert [line.text for line in table(ROWS, 40)] == [
+        "  one          applied",
+        "      a few words that do not fit in one",
+        "      line",
+        "  another-one  merged",
+    ]
+    assert next(line.text for line in table(ROWS, None)).endswith("  a few words that do not fit in one line")
 
 
 def test_list_says_what_is_opt_in(vpatch: Program) -> None:
