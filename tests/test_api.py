@@ -17,11 +17,11 @@ SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-au
 
 
 def test_apply_and_revert_restore_the_tree(linked: Trees) -> None:
-    tree = linked("0.21.0")
+    tree = linked("0.20.2")
     before = contents_of(tree)
 
     found = vpatch.status(tree, [SKIP])
-    assert (found.tree, found.vllm, found.problems) == (tree, "0.21.0", ())
+    assert (found.tree, found.vllm, found.problems) == (tree, "0.20.2", ())
     assert [(one.id, one.state) for one in found.overlays] == [(SKIP, "pending")]
 
     wanted = vpatch.diff(str(tree), [SKIP])
@@ -45,7 +45,7 @@ def test_apply_and_revert_restore_the_tree(linked: Trees) -> None:
 
 
 def test_an_empty_list_chooses_no_overlay(linked: Trees) -> None:
-    tree = linked("0.21.0")
+    tree = linked("0.20.2")
     vpatch.apply(tree, [SKIP])
 
     with unchanged(tree):
@@ -57,26 +57,26 @@ def test_an_empty_list_chooses_no_overlay(linked: Trees) -> None:
 @pytest.mark.parametrize("verb", [vpatch.status, vpatch.diff, vpatch.apply])
 def test_ids_may_come_from_an_iterator(linked: Trees, verb: Callable[..., vpatch.Result]) -> None:
     try:
-        result = verb(linked("0.18.0"), iter([HYBRID]))
+        result = verb(linked("0.20.2"), iter([AUTO]))
     except vpatch.Refused as refused:
         result = refused.result
 
     assert [str(problem).split(": ")[0] for problem in result.problems] == ["not applicable"]
 
 
-def test_results_are_frozen(pristine: Trees) -> None:
-    found = vpatch.status(pristine("0.21.0"), [SKIP])
+def test_results_are_frozen(slim: Trees) -> None:
+    found = vpatch.status(slim("0.20.2"), [SKIP])
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.vllm = "other"  # type: ignore[misc]
 
 
-def test_the_default_tree_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(pristine("0.21.0")))
+def test_the_default_tree_is_the_vllm_of_this_interpreter(slim: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(slim("0.20.2")))
     monkeypatch.setenv("VIRTUAL_ENV", "/nowhere")
 
-    assert vpatch.status(overlays=[SKIP]).tree == pristine("0.21.0").resolve()
-    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.21.0"
+    assert vpatch.status(overlays=[SKIP]).tree == slim("0.20.2").resolve()
+    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.20.2"
 
 
 def test_one_drifted_overlay_prevents_every_write(linked: Trees) -> None:
@@ -110,7 +110,7 @@ def test_a_named_overlay_that_is_not_applicable_fails(linked: Trees) -> None:
     ("tree", "overlays", "says"),
     [("nowhere", [SKIP], "no vllm: nowhere"), (None, ["nonsense"], "no such overlay: nonsense")],
 )
-def test_unknown_trees_and_overlays_fail(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
+def test_unknown_trees_and_overlays_fail(slim: Trees, tree: str | None, overlays: list[str], says: str) -> None:
     for verb in (vpatch.status, vpatch.diff, vpatch.apply, vpatch.revert, vpatch.verify):
         with pytest.raises(vpatch.Failure, match=says):
-            verb(pristine("0.21.0") if tree is None else tree, overlays)
+            verb(slim("0.20.2") if tree is None else tree, overlays)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.paths import ROOT
 
-TEXTS = {"what", "cause", "because"}
+TEXTS = {"what", "cause", "because", "hint", "reason"}
 """Attributes that hold a message's text, of problems, verdicts, tests and findings."""
 
 ASKING = {

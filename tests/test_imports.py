@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import vpatch
 
+from tests.conftest import Trees
 from tests.paths import ROOT
 
 TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
@@ -222,3 +224,36 @@ def test_overlays_import_public_names_only(name: str) -> None:
 def test_public_names_exist() -> None:
     assert sorted(vpatch.__all__) == vpatch.__all__
     assert all(hasattr(vpatch, name) for name in vpatch.__all__)
+
+
+LOADED = """
+import os, sys
+from vpatch.cli import main
+
+for command in sys.argv[1:]:
+    if os.fork() == 0:
+        sys.argv = ["vpatch", *command.split()]
+        try:
+            main()
+        except SystemExit as end:
+            print(end.code, *sys.modules, file=sys.stderr)
+            os._exit(0)
+    os.wait()
+"""
+ELSEWHERE = re.compile(r"vpatch\.(doctor|farm|image|matrix|net|plan|processes|release|run)\b")
+
+
+def test_a_command_loads_what_it_needs(linked: Trees) -> None:
+    """libcst takes a quarter of a second: a command that parses nothing does without. The catalogue needs no engine."""
+    tree, only = linked("0.20.2"), "--overlay turboquant-skip-list"
+    lean = ("list -q", "show -q turboquant-hybrid", "--help", "--version", "fetch --help", "apply -h")
+    commands = (*lean, *(f"{name} -q {tree} {only}" for name in ("status", "apply", "revert")), f"revert -q {tree}")
+    words = (sys.executable, "-c", LOADED, *commands)
+    ran = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+
+    assert [line.partition(" ")[0] for line in ran] == ["0"] * len(commands)
+    loaded = {command: set(line.split()) for command, line in zip(commands, ran, strict=True)}
+    parsing = [command for command, modules in loaded.items() if "libcst" in modules]
+    assert parsing == list(commands[len(lean) : -1])
+    for command in commands[len(lean) :]:
+        assert list(filter(ELSEWHERE.match, loaded[command])) == [], command

@@ -147,7 +147,7 @@ def test_an_uninstalled_distribution_is_named(here: Program, vpatch: Program, li
 
     ran, found = vpatch("verify", tree), vpatch("verify", tree, "--json")
     assert (ran.code, found.json["not_installed"]) == (1, GONE)
-    cause = f"{THEIRS} is applied, and its package is not installed here: install it, or remove all by `vpatch revert`"
+    cause = f"{THEIRS} is applied, and its package is not installed here; install it, or remove all by `vpatch revert`"
     assert ran.err.splitlines()[1:] == [f"cannot verify: {tree}: {cause}", "Not verified: 1 problem."]
 
     ran = vpatch("revert", tree)

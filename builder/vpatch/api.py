@@ -42,7 +42,7 @@ TreeLike = Tree | str | os.PathLike[str] | None
 """A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
 
 Ids = Iterable[str] | None
-"""Ids of overlays. None: every installed overlay that is not opt-in, and whatever is applied; `[]`: no overlay."""
+"""Ids of overlays. None: every installed overlay that is not opt-in, and each that is applied; `[]`: no overlay."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Result:
         overlays: the verdicts, after the verb did its work; empty for `revert`.
         problems: what needs attention.
         notes: remarks that change no outcome.
-        fitting: if some overlays do not fit, the ids of those that could be applied without them.
+        fitting: if some overlays do not fit, the ids of the others, which could be applied.
         obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
         upgradable: of `status` and `diff`, overlays that another version of their package applied, and that `apply`
             replaces by this one.
         opt_in: of `status` without `overlays`, the ids of other opt-in overlays that could be applied.
         not_installed: overlays that are applied, by another vpatch or before their package was removed, and that no
-            package here has: by id, their files. Of `revert`, those that it removed. `apply` and `diff` do not look.
+            package here has: by id, their files. Of `revert`, the ones that it removed. `apply` and `diff` do not look.
     """
 
     tree: Path
@@ -188,7 +188,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
-    """Apply overlays: all of them, or none if one does not fit. What is applied already stays as it is.
+    """Apply overlays: all of them, or none if one does not fit. It changes none that is applied.
 
     Arguments as of `status`.
 
@@ -264,7 +264,7 @@ def verify(
 
     Args:
         tree: the vLLM.
-        overlays: overlays that must be applied. Default: whatever is applied.
+        overlays: overlays that must be applied. Default: each that is applied.
         also: more overlays that must be applied.
         python: an interpreter that must import exactly these files and run the changed functions.
 
@@ -282,11 +282,11 @@ def verify(
     asked = gone if selection.only is None else {}
     others = {file for files in asked.values() for file in files}
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
-    remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
-    unknown = Problem("cannot verify", str(found.root), remedy, code=Code.UNKNOWN_OVERLAY)
+    hint = "install it, or remove all by `vpatch revert`"
+    unknown = Problem("cannot verify", str(found.root), "", code=Code.UNKNOWN_OVERLAY, hint=hint)
     problems = [*seen.problems, *leftovers.problems(found)]
     problems += upgrade.problems if (upgrade := _upgrade(store, installed, chosen, seen.verdicts)) else []
-    problems += (replace(unknown, cause=f"{name} is applied, and {remedy}") for name in asked)
+    problems += (replace(unknown, cause=f"{name} is applied, and its package is not installed here") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
@@ -311,7 +311,7 @@ def open_tree(tree: TreeLike = None) -> Store:
 def _refuse_receipt(tree: Tree, selection: Selection) -> None:
     if "receipt" in selection.named and is_checkout(tree):
         cause = "a source checkout has no record of what vpatch wrote, from which a process could prove it"
-        raise Failure(Problem("no receipt", str(tree.root), f"{cause}: leave it out"))
+        raise Failure(Problem("no receipt", str(tree.root), cause, hint="leave it out"))
 
 
 def _tree(tree: TreeLike) -> Tree:

@@ -33,8 +33,9 @@ class Code(StrEnum):
 class Problem:
     """One failure that needs attention.
 
-    `what` is the failure in a few lower-case words, `where` its file, folder or address, `cause` the reason, and
-    `scope` the qualified name inside the file, "" if none. Only `code` may decide what happens next.
+    `what` is the failure in a few lower-case words, `where` its file, folder or address, `cause` the reason, `scope`
+    the qualified name inside the file, "" if none, and `hint` what to do about it, "" if that is clear. Only `code` may
+    decide what happens next.
     """
 
     what: str
@@ -42,20 +43,21 @@ class Problem:
     cause: str
     scope: str = ""
     code: Code = Code.OTHER
+    hint: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The cause and the hint."""
+        return f"{self.cause}; {self.hint}" if self.hint else self.cause
 
     def as_json(self) -> dict[str, str | None]:
         """Return the JSON object of the command line's contract."""
-        return {
-            "code": self.code,
-            "what": self.what,
-            "file": self.where,
-            "scope": self.scope or None,
-            "cause": self.cause,
-        }
+        about = {"code": self.code, "what": self.what, "file": self.where, "scope": self.scope or None}
+        return {**about, "cause": self.cause, **({"hint": self.hint} if self.hint else {})}
 
     def __str__(self) -> str:
         where = f"{self.where} ({self.scope})" if self.scope else self.where
-        return f"{self.what}: {where}: {self.cause}"
+        return f"{self.what}: {where}: {self.reason}"
 
 
 class Failure(Exception):
@@ -109,15 +111,15 @@ def cause(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def failing(what: str, where: str, error: OSError, more: str = "") -> Problem:
-    """Return the problem that an error of the system is, with `more` after the cause."""
+def failing(what: str, where: str, error: OSError, hint: str = "") -> Problem:
+    """Return the problem that an error of the system is."""
     code = Code.DENIED if isinstance(error, PermissionError) else Code.OTHER
-    return Problem(what, where, cause(error) + more, code=code)
+    return Problem(what, where, cause(error), code=code, hint=hint)
 
 
 @contextmanager
-def naming(what: str, where: str, more: str = "") -> Iterator[None]:
-    """Turn an OSError into a failure that names the file, with `more` after the cause.
+def naming(what: str, where: str, hint: str = "") -> Iterator[None]:
+    """Turn an OSError into a failure that names the file.
 
     Raises:
         Failure: the block raised an OSError.
@@ -125,4 +127,4 @@ def naming(what: str, where: str, more: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Failure(failing(what, where, error, more)) from error
+        raise Failure(failing(what, where, error, hint)) from error

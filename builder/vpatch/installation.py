@@ -64,8 +64,8 @@ def cannot_load(package: str, error: ImportError) -> Failure:
         "pip": [*_install("pip"), *anew],
         "uv": [*_install("uv"), "--reinstall-package", package, package],
     }
-    cause = f"{error}; install it again: {shell(*commands[tool])}"
-    return Failure(Problem(f"cannot load {package}", sys.executable, cause))
+    hint = f"install it again: {shell(*commands[tool])}"
+    return Failure(Problem(f"cannot load {package}", sys.executable, str(error), hint=hint))
 
 
 def _install(tool: str) -> list[str]:

@@ -84,34 +84,23 @@ def test_a_tree_without_vllm(vpatch: Program, tree: Path, harm: str) -> None:
     where = tree / named
 
     with unchanged(tree):
-        for command in COMMANDS:
+        for command in ("status", "apply", "revert"):
             assert vpatch(command, where) == Ran(1, "", says.format(tree=where, root=tree) + "\n"), command
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "doctor"])
 def test_a_tree_that_does_not_exist(vpatch: Program, tmp_path: Path, command: str) -> None:
+    """Nor does a shell variable that is not set mean the current folder, or an overlay a tree."""
     nowhere = tmp_path / "nonsense"
-
     assert vpatch(command, nowhere) == Ran(2, "", f"no vllm: {nowhere}: no such folder\n")
 
+    for arguments, name in (([""], "TREE"), (["--python", ""], "--python")):
+        ran = vpatch(command, *arguments)
+        assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {name} is empty")
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("arguments", "name"), [([""], "TREE"), (["--python", ""], "--python")])
-def test_an_empty_path(vpatch: Program, tmp_path: Path, command: str, arguments: list[str], name: str) -> None:
-    """A shell variable that is not set does not mean the current folder."""
-    ran = vpatch(command, *arguments)
-
-    assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {name} is empty")
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, "doctor"])
-@pytest.mark.parametrize(("typed", "cause"), [(HYBRID, "an overlay, not a folder"), (f"{HYBRID}x", "no such folder")])
-def test_an_overlay_for_a_tree(vpatch: Program, command: str, typed: str, cause: str) -> None:
-    """The command to copy is the user's own, with the option that was missing."""
-    ran = vpatch(command, "-v", typed)
-
-    meant = f"{cause}; to name an overlay: `vpatch {command} -v --overlay {HYBRID}`"
-    assert ran == Ran(2, "", f"no vllm: {typed}: {meant}\n")
+    for typed, cause in ((HYBRID, "an overlay, not a folder"), (f"{HYBRID}x", "no such folder")):
+        meant = f"{cause}; to name an overlay: `vpatch {command} -v --overlay {HYBRID}`"
+        assert vpatch(command, "-v", typed) == Ran(2, "", f"no vllm: {typed}: {meant}\n")
 
 
 def test_an_overlay_for_a_tree_beside_another(vpatch: Program) -> None:
@@ -220,6 +209,7 @@ def test_a_tree_that_could_not_be_reverted(vpatch: Program, tree: Path, harm: st
             assert ran.err.endswith(f"\n{outcome}{says.partition(':')[0]}.\n")
 
 
+@pytest.mark.deep
 def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:
     """A file that is missing in a broken tree is never taken for a feature that the release lacks."""
     for release, file in (("0.21.0", CONFIG), ("0.18.0", CACHE)):

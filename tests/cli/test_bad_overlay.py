@@ -85,20 +85,6 @@ def test_revert_needs_no_overlay(vpatch: Program, broken: Broken, slim: Trees, t
 
 
 @pytest.mark.parametrize(
-    ("source", "cause"),
-    [
-        (RAISES, "ZeroDivisionError: a fault (line 1)"),
-        ("import sys; sys.exit(0)", "SystemExit: 0 (line 1)"),
-        ("import not_there", "ModuleNotFoundError: No module named 'not_there' (line 1)"),
-        ("def broken(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
-    ],
-)
-def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
-    for arguments in (("list",), ("status", "-q", pristine("0.20.2"))):
-        assert broken(source, *arguments) == Ran(1, "", f"cannot load overlays: broken: {cause}\n")
-
-
-@pytest.mark.parametrize(
     ("place", "line"),
     [
         ("state", FAILED + "ZeroDivisionError: a fault"),

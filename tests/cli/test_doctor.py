@@ -54,6 +54,8 @@ def test_lines(vpatch: Program, sick: Path) -> None:
     levels = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert set(levels) == LEVELS
     assert f"           → `vpatch apply {sick}`" in lines
+    assert "vllm/_genesis/patch_2.py and 2 more)" in ran.out
+    assert "vllm/_genesis/patch_4.py)" in vpatch("doctor", "-v", sick).out
     first, last = ran.err.splitlines()
     assert first.startswith("vLLM 0.20.2 in ")
     counts = [
@@ -62,19 +64,11 @@ def test_lines(vpatch: Program, sick: Path) -> None:
     assert last == f"{counts[0]}, {counts[1]} and {counts[2]}. What to do is below each."
 
 
-def test_places(vpatch: Program, sick: Path) -> None:
-    """Three places of a finding are named, with -v and in JSON all."""
-    brief, full = vpatch("doctor", sick).out, vpatch("doctor", "-v", sick).out
-    (added,) = (one for one in vpatch("doctor", sick, "--json").json["findings"] if one["name"] == "unlisted-file")
-
-    assert "vllm/_genesis/patch_2.py and 2 more)" in brief
-    assert "vllm/_genesis/patch_4.py)" in full
-    assert added["where"].endswith("vllm/_genesis/patch_4.py")
-
-
-def test_problems_in_json(vpatch: Program, sick: Path) -> None:
+def test_json(vpatch: Program, sick: Path) -> None:
     ran = vpatch("doctor", sick, "--json")
 
+    (added,) = (one for one in ran.json["findings"] if one["name"] == "unlisted-file")
+    assert added["where"].endswith("vllm/_genesis/patch_4.py"), "every place"
     found = [one for one in ran.json["findings"] if one["level"] == "problem"]
     assert [(one["what"], one["cause"]) for one in ran.json["problems"]] == [
         (one["name"], one["what"]) for one in found
@@ -82,14 +76,11 @@ def test_problems_in_json(vpatch: Program, sick: Path) -> None:
     assert [item["id"] for item in ran.json["overlays"]] == [one.id for one in api.status(sick).overlays]
 
 
-def test_no_problem(vpatch: Program, healthy: Path) -> None:
+def test_no_problem(vpatch: Program, healthy: Path, alone: Path) -> None:
     ran = vpatch("doctor", healthy)
 
     assert (ran.code, ran.err.splitlines()[-1]) == (0, "No problem found: 1 note.")
     assert vpatch("doctor", "-q", healthy).err == ""
-
-
-def test_nothing_to_note(vpatch: Program, healthy: Path, alone: Path) -> None:
     put(alone / "nvidia-smi", "#!/bin/sh\necho NVIDIA H100, 580.95.05, 81559 MiB, 9.0\n").chmod(0o755)
 
     assert vpatch("doctor", healthy).err.splitlines()[-1] == "No problem found."
@@ -109,15 +100,13 @@ def test_80_columns(sick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert line[:1] != " " or line[:4].strip() == "" or line[11:12] != " "
 
 
-@pytest.mark.parametrize("venv", ["stock", "sick"])
-def test_it_changes_nothing(process: Process, request: pytest.FixtureRequest, tmp_path: Path, venv: str) -> None:
+def test_it_changes_nothing(child: Process, sick: Path, tmp_path: Path) -> None:
     """No bytecode and no cache entry either, also when Python would compile what starts with it."""
-    top: Path = request.getfixturevalue(venv)
-    put(packages(top) / "zz.pth", "import starting\n")
-    put(packages(top) / "starting.py", "vllm = None\n")
+    put(packages(sick) / "zz.pth", "import starting\n")
+    put(packages(sick) / "starting.py", "vllm = None\n")
     (tmp_path / "home").mkdir()
     with untouched(tmp_path):
-        ran = process("doctor", top, "--json")
+        ran = child("doctor", sick, "--json")
 
     assert [one["what"] for one in ran.json["findings"] if one["name"] == "startup"], ran.err
 

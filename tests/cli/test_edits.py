@@ -44,17 +44,11 @@ def stays(file: str) -> str:
     [
         pytest.param((), [f"{INFO}/RECORD"], id="the same overlays"),
         # No run ever wrote the file with this overlay and without the edit.
-        pytest.param(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
+        deep(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
     ],
 )
-@pytest.mark.parametrize("again", [False, deep(True)])
 def test_an_edit_that_is_undone_is_none(
-    vpatch: Program,
-    tree: Path,
-    slim: Trees,
-    more: Sequence[str],
-    changed: Sequence[str],
-    again: bool,  # noqa: FBT001
+    vpatch: Program, tree: Path, slim: Trees, more: Sequence[str], changed: Sequence[str]
 ) -> None:
     vpatch("apply", tree)
     edit(tree, ATTENTION)
@@ -70,9 +64,8 @@ def test_an_edit_that_is_undone_is_none(
         assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {ATTENTION}: ")
 
     undo(tree, ATTENTION)
-    if again:
-        assert ATTENTION not in notes(vpatch, "apply", tree, *more)
-        assert vpatch("verify", tree).code == 0
+    assert ATTENTION not in notes(vpatch, "apply", tree, *more)
+    assert vpatch("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == contents_of(slim("0.20.2"))
 
@@ -87,6 +80,7 @@ def test_a_record_that_follows_an_edit(vpatch: Program, tree: Path) -> None:
     assert (note, outcome) == (f"note: {stays(ATTENTION)}", f"Updated RECORD: {COUNT} overlays are applied.")
 
 
+@pytest.mark.deep
 def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> None:
     """`apply` made the edit the work of vpatch, and `revert` removed it."""
     vpatch("apply", tree)
@@ -98,7 +92,7 @@ def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> 
         assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {COMPANION}: ")
 
 
-@pytest.mark.parametrize("file", [MODEL, CONFIG])
+@pytest.mark.parametrize("file", [CONFIG, deep(MODEL)])
 def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, slim: Trees, file: str) -> None:
     """The file is none of the overlay's: it stays as it is, with the marks of the others."""
     vpatch("apply", tree)

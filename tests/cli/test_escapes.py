@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import pytest
 from vpatch.cli import output
-from vpatch.cli.output import Report, show, tell
+from vpatch.cli.output import Grid, Listing, Report, show, tell
+from vpatch.cli.verdicts import Line, rows, table
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.wrapping import printable
@@ -34,15 +37,24 @@ def test_every_output_is_escaped(
 ) -> None:
     monkeypatch.setattr(output, "on_terminal", lambda stream: terminal)
     monkeypatch.setattr(output, "_width", lambda stream: None)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Drawn(Report):
+        """A report that draws itself."""
+
+        drawn: Iterable[Line] | Grid
+
+        def shown(self, width: int | None) -> Iterable[Line] | Grid:
+            return self.drawn
+
     part = PartVerdict(EVIL, State.PENDING, EVIL, (EVIL,))
-    problem = Problem(EVIL, EVIL, EVIL, EVIL)
     for one in (
-        Report("x", verdicts=[Verdict(EVIL, (part,))], changed=[EVIL], problems=[problem]),
-        Report("x", lines=[EVIL]),
-        Report("x", table=[("a", "b"), (EVIL, "b")]),
-        Report("x", details=[EVIL], notes=[EVIL], outcome=EVIL),
+        Drawn(drawn=[*table([*rows([Verdict(EVIL, (part,))], parts=True)], None)]),
+        Drawn(drawn=Grid([("a", "b"), (EVIL, "b")])),
+        Listing(lines=[EVIL], problems=[Problem(EVIL, EVIL, EVIL, EVIL)]),
+        Listing(cautions=[EVIL], notes=[EVIL], outcome=EVIL),
     ):
-        show(one, as_object=False)
+        show(one)
     tell(EVIL)
 
     told = click.unstyle("".join(capsys.readouterr()))
@@ -52,7 +64,7 @@ def test_every_output_is_escaped(
 
 
 def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Report("x", lines=[EVIL], extra={"label": EVIL}), as_object=True)
+    show(Listing(lines=[EVIL], object={"label": EVIL}), "x")
 
     out = capsys.readouterr().out
     assert out.removesuffix("\n").isprintable()

@@ -6,11 +6,12 @@ import faulthandler
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from vpatch import trial
 
 from tests.conftest import Ran
 from tests.forks import CLOSED, ended, output, start
+from tests.tiers import WHOLE, deep
 
 FINE = """
 from vpatch import AddFile, Overlay, Part, Shape
@@ -31,17 +33,33 @@ Install = Callable[..., Path]
 def install(tmp_path: Path) -> Install:
     """Write a distribution with one module and its entry point; return the folder to import it from."""
 
-    def write(source: str, point: str = "foreign = foreign", **metadata: bytes) -> Path:
-        info = tmp_path / "foreign-1.dist-info"
+    def write(source: str, point: str = "foreign = foreign", name: str = "foreign", **metadata: bytes) -> Path:
+        info = tmp_path / f"{name}-1.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: foreign\nVersion: 1\n")
+        (info / "METADATA").write_bytes(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n".encode())
         (info / "entry_points.txt").write_bytes(f"[vpatch.overlays]\n{point}\n".encode())
-        for name, content in metadata.items():
-            (info / name).write_bytes(content)
-        (tmp_path / "foreign.py").write_text(source + FINE)
+        for file, content in metadata.items():
+            (info / file).write_bytes(content)
+        (tmp_path / f"{name}.py").write_text(source + FINE)
         return tmp_path
 
     return write
+
+
+@pytest.fixture
+def install_all(install: Install) -> Callable[[Iterable[str]], dict[str, str]]:
+    """Write a distribution for each source, with the module `foreign_N`; return the sources by these names."""
+
+    def write(sources: Iterable[str]) -> dict[str, str]:
+        named = {f"foreign_{number}": source for number, source in enumerate(sources)}
+        for name, source in named.items():
+            install(source, f"{name} = {name}", name)
+        return named
+
+    return write
+
+
+InstallAll = Callable[[Iterable[str]], dict[str, str]]
 
 
 def run(folder: Path, *arguments: str) -> Ran:
@@ -71,13 +89,15 @@ CLOSES = {
 }
 
 
-@pytest.mark.parametrize("source", {**PRINTS, **CLOSES}.values(), ids={**PRINTS, **CLOSES}.keys())
-def test_standard_output_is_vpatchs(install: Install, source: str) -> None:
-    ran = run(install(source), "list", "--json")
+@pytest.mark.parametrize("sources", [PRINTS, CLOSES, *(deep({name: CLOSES[name]}) for name in CLOSES)])
+def test_standard_output_is_vpatchs(tmp_path: Path, install_all: InstallAll, sources: dict[str, str]) -> None:
+    named = install_all(sources.values())
+
+    ran = run(tmp_path, "list", "--json")
 
     assert ran.code == 0
-    assert "foreign" in [one["id"] for one in ran.json["overlays"]]
-    assert (source in PRINTS.values()) <= ("hello" in ran.err)
+    assert {name.replace("_", "-") for name in named} <= {one["id"] for one in ran.json["overlays"]}
+    assert ran.err.count("hello") >= len(sources) or sources is not PRINTS
     assert "Traceback" not in ran.err
 
 
@@ -87,6 +107,8 @@ RAISES = {
     "class Odd(KeyboardInterrupt): pass\nraise Odd('why')": "Odd: why (line 2)",
     "class Odd(Exception):\n  def __str__(self): 1 / 0\nraise Odd": "Odd (line 3)",
     "raise SystemExit": "SystemExit (line 1)",
+    "import not_there": "ModuleNotFoundError: No module named 'not_there' (line 1)",
+    "def broken(:": "SyntaxError: invalid syntax (MODULE.py, line 1)",
     "raise ValueError('x' * 5_000)": f"ValueError: {'x' * 988} (line 1)",
 }
 DIES = {
@@ -99,18 +121,14 @@ DIES = {
 }
 
 
-@pytest.mark.parametrize(("source", "cause"), RAISES.items())
-def test_what_it_raises_is_its_problem(install: Install, source: str, cause: str) -> None:
-    folder = install(source)
+def test_what_it_raises_and_its_death_are_its_problem(tmp_path: Path, install_all: InstallAll) -> None:
+    causes = {**RAISES, **{source: f"importing it {how}" for source, how in DIES.items()}}
+    named = install_all(causes)
 
-    assert run(folder, "list") == Ran(1, "", f"cannot load overlays: foreign: {cause}\n")
-    (problem,) = run(folder, "status", "/nowhere", "--overlay", "foreign", "--json").json["problems"]
-    assert (problem["what"], problem["file"]) == ("cannot load overlays", "foreign")
-
-
-@pytest.mark.parametrize(("source", "how"), DIES.items())
-def test_its_death_is_its_problem(install: Install, source: str, how: str) -> None:
-    assert run(install(source), "list") == Ran(1, "", f"cannot load overlays: foreign: importing it {how}\n")
+    says = (f"cannot load overlays: {name}: {causes[source]}\n" for name, source in sorted(named.items()))
+    assert run(tmp_path, "list") == Ran(1, "", "".join(line.replace("MODULE", line.split(": ")[1]) for line in says))
+    problems = run(tmp_path, "status", "/nowhere", "--overlay", "foreign-0", "--json").json["problems"]
+    assert {(one["what"], one["file"]) for one in problems} == {("cannot load overlays", name) for name in named}
 
 
 def test_the_module_that_dies_is_named(install: Install) -> None:
@@ -140,7 +158,7 @@ def test_a_thread_that_never_ends(install: Install) -> None:
     assert "foreign" in [one["id"] for one in json.loads(ran.stdout)["overlays"]]
 
 
-@pytest.mark.parametrize("closed", [(0, CLOSED, 2), (0, 1, CLOSED), (CLOSED, CLOSED, CLOSED)])
+@pytest.mark.parametrize("closed", [(0, CLOSED, 2), deep((0, 1, CLOSED)), (CLOSED, CLOSED, CLOSED)])
 def test_streams_that_were_closed_stay_so(install: Install, closed: tuple[int, int, int]) -> None:
     folder = install("print('hello')")
 
@@ -183,15 +201,15 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize(("point", "says"), POINTS.items())
-def test_an_entry_point_that_names_nothing(install: Install, point: str, says: str) -> None:
+@pytest.mark.parametrize("point", [point if not n % 4 else deep(point) for n, point in enumerate(POINTS)])
+def test_an_entry_point_that_names_nothing(install: Install, point: str) -> None:
     ran = run(install("", point), "list")
 
     assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-    assert ran.err.startswith(says)
+    assert ran.err.startswith(POINTS[point])
 
 
-@pytest.mark.parametrize("metadata", [b"", b"\xff\xfe\0", b"Name\n", b"Version: 1\n"])
+@pytest.mark.parametrize("metadata", [b"\xff\xfe\0", *map(deep, (b"", b"Name\n", b"Version: 1\n"))])
 def test_a_package_without_a_name(install: Install, metadata: bytes) -> None:
     ran = run(install("", METADATA=metadata), "list", "--json")
 
@@ -225,34 +243,9 @@ def test_nothing_is_tried_where_there_are_threads(install: Install, monkeypatch:
 
 
 PIECES = (
-    *(
-        "[vpatch.overlays]",
-        "[other]",
-        "\n",
-        "\n",
-        "=",
-        " = ",
-        "foreign",
-        "foreign:overlay",
-        ":",
-        ".",
-        "..",
-        "[",
-        "]",
-        "x",
-    ),
-    *(
-        "\0",
-        "\udcff",
-        "\u2028",
-        "os",
-        "os.path",
-        "sys:stdout",
-        "builtins:print",
-        "sys:exit",
-        "foreign:FINE",
-        "a" * 5_000,
-    ),
+    *("[vpatch.overlays]", "[other]", "\n", "\n", "=", " = ", "foreign", "foreign:overlay", ":", ".", "..", "[", "]"),
+    *("x", "\0", "\udcff", "\u2028", "os", "os.path", "sys:stdout", "builtins:print", "sys:exit", "foreign:FINE"),
+    "a" * 5_000,
 )
 
 
@@ -262,23 +255,15 @@ def drawn_points(seed: int) -> bytes:
     return f"[vpatch.overlays]\n{text}\n".encode("utf-8", "surrogateescape")
 
 
-def bad_points(folder: Path, install: Install, seeds: range) -> list[tuple[int, Ran]]:
+@pytest.mark.parametrize("seeds", [range(4), deep(range(4, 400 if WHOLE else 80))])
+def test_drawn_entry_points(install: Install, seeds: range) -> None:
     target, found = install(""), []
     for seed in seeds:
         (target / "foreign-1.dist-info/entry_points.txt").write_bytes(drawn_points(seed))
         ran = run(target, "list", "--json")
         if ran.code not in (0, 1) or "Traceback" in ran.err or not json.loads(ran.out):
             found.append((seed, ran))
-    return found
-
-
-def test_drawn_entry_points(tmp_path: Path, install: Install) -> None:
-    assert bad_points(tmp_path, install, range(12)) == []
-
-
-@pytest.mark.deep
-def test_many_drawn_entry_points(tmp_path: Path, install: Install) -> None:
-    assert bad_points(tmp_path, install, range(12, 800)) == []
+    assert found == []
 
 
 ODD = {
@@ -294,14 +279,14 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("source", "cause"), ODD.items())
-def test_an_overlay_of_other_types(install: Install, source: str, cause: str) -> None:
-    folder = install("")
-    (folder / "foreign.py").write_text(f"{FINE}{source}\n")
+def test_an_overlay_of_other_types(tmp_path: Path, install_all: InstallAll) -> None:
+    named = install_all([""] * len(ODD))
+    for name, source in zip(named, ODD, strict=True):
+        (tmp_path / f"{name}.py").write_text(f"{FINE}{source}\n")
 
-    ran = run(folder, "list")
+    ran = run(tmp_path, "list")
 
-    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-    assert ran.err.startswith("cannot load overlay")
-    assert ": foreign: " in ran.err
-    assert cause in ran.err
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", len(ODD))
+    for line, name, cause in zip(ran.err.splitlines(), named, ODD.values(), strict=True):
+        assert re.match(f"cannot load overlays?: {name}: ", line)
+        assert cause in line

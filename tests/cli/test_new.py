@@ -16,27 +16,18 @@ from tests.test_third_party import install
 RELEASE = "0.20.2"
 
 
-def passes(project: Path, count: int) -> None:
-    """Install a project where an environment that has vpatch finds it, and run its tests."""
-    installed = project.parent / "installed"
-    install(project, installed)
-    release = project.parent / "caches/vpatch/releases" / RELEASE
-    release.parent.mkdir(parents=True, exist_ok=True)
-    if not release.exists():
-        release.symlink_to(tree_of(RELEASE))
-    env = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(project.parent / "caches")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout
-    assert f"{count} passed" in ran.stdout
-
-
-def test_a_project(vpatch: Program, tmp_path: Path) -> None:
-    begun = vpatch("new", "my-fix", tmp_path, "--vllm", RELEASE, "--json")
-    project = tmp_path / "my-fix"
-
+def files(project: Path, *arguments: str, program: Program) -> list[str]:
+    """Run `vpatch new`; return the files that it wrote."""
+    begun = program("new", *arguments, "--vllm", RELEASE, "--json")
     assert (begun.code, begun.err) == (0, "")
-    assert [str(Path(file).relative_to(project)) for file in begun.json["files"]] == [
+    return [str(Path(file).relative_to(project)) for file in begun.json["files"]]
+
+
+@pytest.fixture
+def project(vpatch: Program, tmp_path: Path) -> Path:
+    """A project with two overlays."""
+    project = tmp_path / "my-fix"
+    assert files(project, "my-fix", str(tmp_path), program=vpatch) == [
         "pyproject.toml",
         "vpatch_my_fix/__init__.py",
         "vpatch_my_fix/my_fix.py",
@@ -44,22 +35,32 @@ def test_a_project(vpatch: Program, tmp_path: Path) -> None:
         "vpatch_my_fix/companions/my_fix.py",
         "tests/test_my_fix.py",
     ]
-    passes(project, 5)
-
-
-@pytest.mark.deep
-def test_a_second_overlay_in_a_project(vpatch: Program, tmp_path: Path) -> None:
-    project = tmp_path / "my-fix"
-    assert vpatch("new", "my-fix", tmp_path, "--vllm", RELEASE).code == 0
-    added = vpatch("new", "other", project, "--vllm", RELEASE, "--json")
-
-    assert (added.code, added.err) == (0, "")
-    assert [str(Path(file).relative_to(project)) for file in added.json["files"]] == [
+    assert files(project, "other", str(project), program=vpatch) == [
         "vpatch_my_fix/other.py",
         "vpatch_my_fix/companions/other.py",
         "tests/test_other.py",
     ]
-    passes(project, 10)
+    return project
+
+
+def test_what_it_writes_compiles(project: Path) -> None:
+    for file in project.rglob("*.py"):
+        compile(file.read_text(), file, "exec")
+
+
+@pytest.mark.deep
+def test_the_tests_pass(project: Path) -> None:
+    """The project is installed where an environment that has vpatch finds it."""
+    installed = project.parent / "installed"
+    install(project, installed)
+    release = project.parent / "caches/vpatch/releases" / RELEASE
+    release.parent.mkdir(parents=True, exist_ok=True)
+    release.symlink_to(tree_of(RELEASE))
+    env = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(project.parent / "caches")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "10 passed" in ran.stdout
 
 
 def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:

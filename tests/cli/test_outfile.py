@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Program, Trees
-from tests.hybrid import ONLY
+from tests.tiers import deep
 
-PRESET = ("plan", "--preset", "qwen3.6-35b-5090-32k", "--compose")
+COMPOSE = ("plan", "--preset", "qwen3.6-35b-5090-32k", "--compose")
 
 
-@pytest.fixture(params=["compose", "html"])
+@pytest.fixture(params=["compose", deep("html")])
 def command(request: pytest.FixtureRequest, slim: Trees) -> tuple[str, ...]:
     """A command that lacks the name of its file."""
-    return PRESET if request.param == "compose" else ("matrix", "--tree", str(slim("0.21.0")), *ONLY, "--html")
+    matrix = ("matrix", "--tree", str(slim("0.20.2")), "--overlay", "turboquant-skip-list")
+    return COMPOSE if request.param == "compose" else (*matrix, "--html")
 
 
 def test_it_is_not_overwritten(vpatch: Program, tmp_path: Path, command: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vpatch import api
+from vpatch.cli.verdicts import table
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees
@@ -127,29 +127,17 @@ def test_completion_of_a_broken_catalogue_is_quiet(tmp_path: Path, overlays: str
     assert (code, out.strip(), err) == (0, "", "")
 
 
-IMPORTS = """
-import os, sys
-from vpatch.cli import main
-
-for command in sys.argv[1:]:
-    if os.fork() == 0:
-        sys.argv = ["vpatch", *command.split()]
-        try:
-            main()
-        except SystemExit as end:
-            print(command.split()[0], end.code, "libcst" in sys.modules, file=sys.stderr)
-            os._exit(0)
-    os.wait()
-"""
+ROWS = [("  one", "applied", "a few words that do not fit in one line"), ("  another-one", "merged", "")]
 
 
-def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
-    assert api.apply(tree).changed
-    lean = ("list -q", f"show -q {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
-    commands = [*lean, f"status -q {slim('0.20.2')} --overlay {HYBRID}"]
-    ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
-
-    assert ran.stderr.splitlines() == [*(f"{command.split()[0]} 0 False" for command in lean), "status 0 True"]
+def test_a_remark_that_does_not_fit_stands_below() -> None:
+    assert [line.text for line in table(ROWS, 40)] == [
+        "  one          applied",
+        "      a few words that do not fit in one",
+        "      line",
+        "  another-one  merged",
+    ]
+    assert next(line.text for line in table(ROWS, None)).endswith("  a few words that do not fit in one line")
 
 
 def test_list_says_what_is_opt_in(vpatch: Program) -> None:

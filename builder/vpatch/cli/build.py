@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from vpatch.cli.options import (
     verbose_option,
     with_option,
 )
-from vpatch.cli.output import Report, for_people, frame, remark, tell, tell_table
+from vpatch.cli.output import Report, as_object, fitted, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
@@ -112,7 +111,10 @@ def build_command(
     for order in orders:
         reports.append(_built(order, registry=registry, verbose=verbose))
         remark(reports[-1], as_object=not for_people())
-    return _together(orders, reports, registry=registry)
+    problems = [problem for report in reports for problem in report.problems]
+    wrong = [bool(report.exit_code) for report in reports]
+    told = outcome.of_all(orders, wrong, registry=registry)
+    return BuildsReport(builds=reports, problems=problems, failed=any(wrong), outcome=told)
 
 
 def _refuse(message: str, wrong: object) -> None:
@@ -162,7 +164,7 @@ def _check_names(order: Order) -> None:
         _refuse(f"{name} is the base's own name: it stays with the base", same)
 
 
-def _built(order: Order, *, registry: bool, verbose: bool) -> Report:
+def _built(order: Order, *, registry: bool, verbose: bool) -> BuildReport:
     with extra_required():
         if registry:
             from vpatch.image.registry.build import build
@@ -172,12 +174,13 @@ def _built(order: Order, *, registry: bool, verbose: bool) -> Report:
         with watching() as watch:
             built = build(order, order.selection.among(discover()), watch)
     except Failure as failure:  # the other images are built and reported all the same
-        base = {"ref": order.base, "digest": None}
-        nothing: dict[str, Any] = {"base": base, "image": None, "layer": None, "tests": []}
         said = outcome.of_failure(order, failure, registry=registry)
-        return Report("build", problems=failure.problems, extra=nothing, outcome=said)
+        return BuildReport(base=order.base, problems=failure.problems, outcome=said)
     _tell(built, verbose=verbose)
-    return _report(order, built, registry=registry)
+    said = outcome.of_build(order, built, registry=registry)
+    notes = verdicts.noted((), built.verdicts)
+    lost = failed(built.tests)
+    return BuildReport(base=order.base, built=built, problems=built.problems, failed=lost, notes=notes, outcome=said)
 
 
 @contextmanager
@@ -208,40 +211,53 @@ def _tell(built: Built, *, verbose: bool) -> None:
         tell(line, fg="red" if line.startswith("  FAILED") else None)
 
 
-def _report(order: Order, built: Built, *, registry: bool) -> Report:
-    layer = built.layer
-    idle = [] if layer or built.problems else [f"nothing to build: {built.base.ref}"]
-    extra: dict[str, Any] = {
-        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
-        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
-        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
-        "tests": [asdict(test) for test in built.tests],
-        "notes": [*built.notes, *built.details, *idle],
-        **built.extra,
-    }
-    about = (built.root, built.vllm)
-    shown = [built.image] if built.image else []
-    said = outcome.of_build(order, built, registry=registry)
-    return Report(
-        "build",
-        *about,
-        verdicts=built.verdicts,
-        problems=built.problems,
-        extra=extra,
-        lines=shown,
-        failed=failed(built.tests),
-        outcome=said,
-    )
+@dataclass(frozen=True, kw_only=True)
+class BuildReport(Report):
+    """The report of one build; `built` is None if it could not go on."""
+
+    base: str
+    built: Built | None = None
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the base, the image, its layer and its tests."""
+        if self.built is None:
+            return {"base": {"ref": self.base, "digest": None}, "image": None, "layer": None, "tests": []}
+        built, layer = self.built, self.built.layer
+        idle = [] if layer or built.problems else [f"nothing to build: {built.base.ref}"]
+        return {
+            "tree": built.root,
+            "vllm": built.vllm,
+            "overlays": verdicts.as_objects(built.verdicts),
+            "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
+            "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
+            "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+            "tests": [asdict(test) for test in built.tests],
+            "notes": [*built.notes, *built.details, *idle],
+            **built.extra,
+        }
+
+    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+        """Yield the image."""
+        if self.built and self.built.image:
+            yield from fitted([self.built.image], width)
 
 
-def _together(orders: Sequence[Order], reports: Sequence[Report], *, registry: bool) -> Report:
-    """Return one report of several builds."""
-    return Report(
-        "build",
-        problems=[problem for report in reports for problem in report.problems],
-        extra={"builds": [json.loads(report.as_json()) for report in reports]},
-        lines=[line for report in reports for line in report.lines or ()],
-        failed=any(report.failed for report in reports),
-        told=True,
-        outcome=outcome.of_all(orders, [bool(report.exit_code) for report in reports], registry=registry),
-    )
+@dataclass(frozen=True, kw_only=True)
+class BuildsReport(Report):
+    """The report of several builds, whose problems were printed after each."""
+
+    builds: Sequence[BuildReport]
+
+    @property
+    def unseen(self) -> Sequence[Problem | str]:
+        """Nothing: each build was reported at its end."""
+        return ()
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the object of each build."""
+        return {"builds": [as_object("build", build) for build in self.builds]}
+
+    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+        """Yield the images."""
+        for build in self.builds:
+            yield from build.shown(width)

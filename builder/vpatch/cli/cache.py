@@ -10,7 +10,7 @@ import click
 from packaging.utils import parse_wheel_filename
 
 from vpatch.cli.options import examples, reported
-from vpatch.cli.output import Report
+from vpatch.cli.output import Listing, Report
 from vpatch.cli.wording import counted, listed
 from vpatch.errors import Problem
 from vpatch.farm import upkeep
@@ -40,7 +40,7 @@ def cache_command(*, clear: bool) -> Report:
         lines = [f"{cache.folder}: removed {_formatted(removed)}", *_summary(store, gone, "removed ")]
     else:
         lines = [f"{cache.folder}: {_formatted(there)}", *names, *_summary(store, left), *map(_line, left)]
-    extra = {
+    fields = {
         "folder": str(cache.folder),
         "files": there.files,
         "bytes": there.bytes,
@@ -57,14 +57,15 @@ def cache_command(*, clear: bool) -> Report:
         ],
         "removed": {"files": removed.files, "bytes": removed.bytes, "farms": len(gone)},
     }
-    return Report("cache", problems=list(_kept(done, store)) if clear else [], extra=extra, lines=lines)
+    return Listing(object=fields, lines=lines, problems=list(_kept(done, store)) if clear else [])
 
 
 def _kept(done: Cleared, store: Path) -> Iterator[Problem]:
     """Yield why farms were not removed."""
     for farm in done.left:
         if farm.processes:
-            yield Problem("farm in use", str(farm.folder), f"{_processes(farm)} would lose vLLM's files; stop it first")
+            why = f"{_processes(farm)} would lose vLLM's files"
+            yield Problem("farm in use", str(farm.folder), why, hint="stop it first")
     if done.obstacle:
         yield Problem("farms not removed", str(store), done.obstacle)
 

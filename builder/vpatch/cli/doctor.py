@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +13,7 @@ from vpatch.cli.options import examples, reported, unwinding
 from vpatch.cli.output import Report
 from vpatch.cli.progress import phases
 from vpatch.cli.target import Target, on_tree
-from vpatch.cli.verdicts import Line
+from vpatch.cli.verdicts import Line, as_objects, noted
 from vpatch.cli.wording import counted, listed
 from vpatch.doctor.examination import sections
 from vpatch.doctor.findings import Finding, Level, Section
@@ -49,39 +50,56 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
     found = sections(subject)
     probed: list[Probed] = []
     if runs:
-        probed, told = _probed(subject)
-        found.append(Section("Probes, run by this vLLM's Python", told))
-    every = [finding for section in found for finding in section.findings]
-    problems = [_problem(finding, str(located.tree.root)).as_json() for finding in _of(every, Level.PROBLEM)]
-    return Report(
-        "doctor",
-        str(located.tree.root),
-        located.tree.version,
-        subject.verified.overlays,
-        extra={
-            "problems": problems,
-            "findings": [finding.as_json() for finding in every],
-            "probes": [answer for one in probed for answer in one.as_json()],
-        },
-        drawn=partial(_lines, found, every_place=target.verbose),
-        failed=bool(problems),
-        offer="" if runs or problems else f"To run vLLM's functions, too: {target.again('doctor', '--run')}",
+        unwinding()
+        with phases() as show:
+            probed, findings = probe(subject, show or str)
+        found.append(Section("Probes, run by this vLLM's Python", findings))
+    every = _findings(found)
+    failed = bool(_of(every, Level.PROBLEM))
+    offer = f"To run vLLM's functions, too: {target.again('doctor', '--run')}"
+    return DoctorReport(
+        subject=subject,
+        sections=found,
+        probed=probed,
+        verbose=target.verbose,
+        notes=noted((), subject.verified.overlays),
+        failed=failed,
+        offer="" if runs or failed else offer,
         outcome=_outcome(every),
     )
 
 
-def _probed(subject: Subject) -> tuple[list[Probed], list[Finding]]:
-    unwinding()
-    with phases() as show:
-        return probe(subject, show or str)
+@dataclass(frozen=True, kw_only=True)
+class DoctorReport(Report):
+    """The report of `doctor`: what was found about a vLLM, and what its probes answered."""
 
+    subject: Subject
+    sections: Sequence[Section]
+    probed: Sequence[Probed]
+    verbose: bool
 
-def _lines(found: Sequence[Section], width: int | None, *, every_place: bool) -> Iterator[Line]:
-    for section in found:
-        if section.findings:
-            yield Line(section.title)
-        for finding in section.findings:
-            yield from _shown(finding, width, every_place=every_place)
+    def fields(self) -> Mapping[str, Any]:
+        """Return the findings; each problem is among the problems, too."""
+        tree, found = self.subject.tree, _findings(self.sections)
+        problems = [
+            Problem(one.name, ", ".join(one.where) or str(tree.root), one.what) for one in _of(found, Level.PROBLEM)
+        ]
+        return {
+            "tree": str(tree.root),
+            "vllm": tree.version,
+            "overlays": as_objects(self.subject.verified.overlays),
+            "problems": [problem.as_json() for problem in problems],
+            "findings": [finding.as_json() for finding in found],
+            "probes": [answer for one in self.probed for answer in one.as_json()],
+        }
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield the findings of each section."""
+        for section in self.sections:
+            if section.findings:
+                yield Line(section.title)
+            for finding in section.findings:
+                yield from _shown(finding, width, every_place=self.verbose)
 
 
 def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterator[Line]:
@@ -98,8 +116,8 @@ def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterato
         yield from map(Line, wrapped(f"→ {finding.do}", width, _BELOW, f"{_BELOW}  "))
 
 
-def _problem(finding: Finding, root: str) -> Problem:
-    return Problem(finding.name, ", ".join(finding.where) or root, finding.what)
+def _findings(found: Sequence[Section]) -> list[Finding]:
+    return [finding for section in found for finding in section.findings]
 
 
 def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
@@ -109,7 +127,7 @@ def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
 def _outcome(found: Sequence[Finding]) -> str:
     """Return the last line: how many findings of each level there are."""
     counts = {level: len(_of(found, level)) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
-    told = listed([counted(number, level) for level, number in counts.items() if number])
+    summary = listed([counted(number, level) for level, number in counts.items() if number])
     if counts[Level.PROBLEM]:
-        return f"{told}. What to do is below each."
-    return f"No problem found: {told}." if told else "No problem found."
+        return f"{summary}. What to do is below each."
+    return f"No problem found: {summary}." if summary else "No problem found."

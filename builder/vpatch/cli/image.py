@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
 from vpatch.cli.options import examples, reported, unwinding, verbose_option
-from vpatch.cli.output import Report, frame
-from vpatch.cli.verdicts import Row
+from vpatch.cli.output import Failed, Listing, Report, fitted, frame
+from vpatch.cli.verdicts import Line, Row, table
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
@@ -51,10 +51,10 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
             found, ran = retest(image, tests, watch)
     except Failure as failure:
         without = f" Without GPUs: {command('test', image)}." if isinstance(failure, NoGpusError) else ""
-        return Report("test", problems=failure.problems, outcome=f"Not tested.{without}")
-    extra = {"image": {"ref": image, "digest": found.digest or found.id}, "tests": [asdict(test) for test in ran]}
+        return Failed(problems=failure.problems, outcome=f"Not tested.{without}")
+    fields = {"image": {"ref": image, "digest": found.digest or found.id}, "tests": [asdict(test) for test in ran]}
     lines = [*outcome.test_lines(ran, verbose=verbose, everything=True)]
-    return Report("test", extra=extra, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
+    return Listing(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
 
 
 @click.command("inspect", epilog=examples("inspect me/vllm:v0.20.2", "inspect --json me/vllm:v0.20.2 | jq .image"))
@@ -71,44 +71,94 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     """
     try:
         found, remote = _find(image, platform)
-        said = provenance_of(found)
+        claim = provenance_of(found)
         with watching() as watch:
-            now = in_registry(remote, said, watch) if remote else in_engine(found, said, watch)
+            now = in_registry(remote, claim, watch) if remote else in_engine(found, claim, watch)
     except _NowhereError as nowhere:
-        return Report(
-            "inspect", problems=nowhere.problems, outcome=outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
-        )
+        said = outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
+        return Failed(problems=nowhere.problems, outcome=said)
     except Failure as failure:
-        return Report("inspect", problems=failure.problems, outcome="Nothing to show.")
-    labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
-    extra: dict[str, Any] = {
-        "image": {"ref": image, "digest": found.digest or found.id, "from": "registry" if remote else "engine"},
-        "base": {key: labels.get(f"{_OCI}base.{key}") for key in ("name", "digest")},
-        "overlays": now.overlays(said),
-        "vpatch": said.vpatch,
-        "files": as_json(said.files),
-        "later_layers": now.later,
-        "changed_since": dict(now.lost),
-        "labels": labels,
-    }
-    about: dict[str, Any] = {"tree": said.root, "vllm": said.vllm if now.whole else None}
-    about |= {"problems": [*_problems(said, now)], "extra": extra}
-    told = outcome.of_inspect(image, said, now)
+        return Failed(problems=failure.problems, outcome="Nothing to show.")
+    source = "registry" if remote else "engine"
+    about: dict[str, Any] = {"image": image, "found": found, "source": source, "claim": claim, "now": now}
+    about |= {"verbose": verbose, "problems": [*_problems(claim, now)]}
+    told = outcome.of_inspect(image, claim, now)
     if sbom:
-        document = _bill(found, said, now)
-        if now.lost:
-            return Report("inspect", **about, lines=(), outcome=told)
-        extra["sbom"] = json.loads(document)
-        return Report("inspect", **about, lines=document.splitlines(), exact=True)
+        document = _bill(found, claim, now)
+        return SbomReport(**about, document="" if now.lost else document, outcome=told if now.lost else "")
     if now.whole:
-        introduce(image, said.vllm, said.vpatch)
+        introduce(image, claim.vllm, claim.vpatch)
     else:
-        frame(f"{outcome.short(image)} was built on a vLLM {said.vllm} that vpatch {said.vpatch} patched")
-    details = [f"base: {value}" for value in extra["base"].values() if value]
-    details += [f"image: {found.digest or found.id}", *(_everything(said, labels) if verbose else ())]
-    details += [f"layers above vpatch's: {now.later}"] if now.later else []
-    rows = [*_rows(extra["overlays"], verbose=verbose)]
-    return Report("inspect", **about, rows=rows, details=details, outcome=told)
+        frame(f"{outcome.short(image)} was built on a vLLM {claim.vllm} that vpatch {claim.vpatch} patched")
+    return InspectReport(**about, outcome=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectReport(Report):
+    """The report of `inspect`: what an image's label says was done to it, and what is so now."""
+
+    image: str
+    found: Base
+    source: str
+    claim: Provenance
+    now: Standing
+    verbose: bool
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels that the OCI's specification of images defines."""
+        return {key: value for key, value in self.found.labels.items() if key.startswith(_OCI)}
+
+    @property
+    def digest(self) -> str | None:
+        """The image's digest, or its ID."""
+        return self.found.digest or self.found.id
+
+    @property
+    def base(self) -> Mapping[str, str | None]:
+        """The name and the digest of the image's base."""
+        return {key: self.labels.get(f"{_OCI}base.{key}") for key in ("name", "digest")}
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the image, what was done to it, and what is no longer so."""
+        claim, now = self.claim, self.now
+        return {
+            "tree": claim.root,
+            "vllm": claim.vllm if now.whole else None,
+            "image": {"ref": self.image, "digest": self.digest, "from": self.source},
+            "base": self.base,
+            "overlays": now.overlays(claim),
+            "vpatch": claim.vpatch,
+            "files": as_json(claim.files),
+            "later_layers": now.later,
+            "changed_since": dict(now.lost),
+            "labels": self.labels,
+        }
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield a line for each overlay, and lines on the image."""
+        yield from table([*_rows(self.now.overlays(self.claim), verbose=self.verbose)], width)
+        details = [f"base: {value}" for value in self.base.values() if value]
+        details += [f"image: {self.digest}", *(_everything(self.claim, self.labels) if self.verbose else ())]
+        details += [f"layers above vpatch's: {self.now.later}"] if self.now.later else []
+        yield from fitted(details, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SbomReport(InspectReport):
+    """The report of `inspect --sbom`; the document is empty if the image is not as built."""
+
+    document: str
+    exact: ClassVar[bool] = True
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the document, too."""
+        document = {"sbom": json.loads(self.document)} if self.document else {}
+        return {**super().fields(), **document}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield the document."""
+        yield from map(Line, self.document.splitlines())
 
 
 def _bill(found: Base, said: Provenance, now: Standing) -> str:
@@ -200,7 +250,7 @@ def tag_command(image: str, names: tuple[str, ...], **_options: bool) -> Report:
         if name.name != named.name or name.tag is None:
             raise click.UsageError(f"{name} is no tag of {named.name}")
     done: list[str] = []
-    extra = {"image": {"ref": image, "digest": named.digest}}
+    about = {"image": {"ref": image, "digest": named.digest}}
     try:
         for full in names:
             tag(named, named.digest, str(parse(full).tag))
@@ -208,5 +258,5 @@ def tag_command(image: str, names: tuple[str, ...], **_options: bool) -> Report:
     except Failure as failure:
         rest = names[len(done) :]
         again = f"{listed(rest)} is not set. To try again: {command('tag', image, *rest)}."
-        return Report("tag", problems=failure.problems, changed=done, extra=extra, outcome=again)
-    return Report("tag", extra=extra, changed=names, outcome=outcome.of_tag(image, names))
+        return Listing(object={"changed": done, **about}, problems=failure.problems, outcome=again)
+    return Listing(object={"changed": done, **about}, outcome=outcome.of_tag(image, names))

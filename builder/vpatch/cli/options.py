@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import click
 
-from vpatch.cli.output import QUIET, Report, show, tell
+from vpatch.cli.output import QUIET, Failed, Report, show, tell
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
-from vpatch.errors import Failure, UnknownName
+from vpatch.errors import Failure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def _one_each(_context: click.Context, parameter: click.Parameter, values: tuple
     return values
 
 
-def overlay_option(default: str = "those that are not opt-in") -> Callable[[Command], Command]:
+def overlay_option(default: str = "each that is not opt-in") -> Callable[[Command], Command]:
     """Add `--overlay`; `default` describes the selection without it."""
     return click.option(
         "--overlay",
@@ -156,10 +156,10 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         try:
             report = command(*args, **kwargs)
         except Failure as failure:
-            name, tree = click.get_current_context().command.name or "", kwargs.get("tree")
-            misused = isinstance(failure, UnknownName)
-            report = Report(name, tree and str(tree), problems=failure.problems, misused=misused)
-        return show(report, as_object=as_object)
+            tree = kwargs.get("tree")
+            report = Failed.of(failure, tree=tree and str(tree))
+        name = click.get_current_context().command.name or ""
+        return show(report, name if as_object else "")
 
     quiet_option(click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")(run))
     parameters: list[click.Parameter] = vars(run)["__click_params__"]

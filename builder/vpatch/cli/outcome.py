@@ -28,7 +28,7 @@ def of_status(found: api.Result, target: Target) -> str:
 
 
 def offer(found: api.Result, target: Target) -> str:
-    """Return a line on the opt-in overlays that `status` does not list; "" if there are none to apply."""
+    """Return a line on the opt-in overlays that `status` does not list; "" if none can be applied."""
     if not found.opt_in or found.problems:
         return ""
     one = found.opt_in[0]
@@ -129,7 +129,7 @@ def _ids(found: api.Result, *states: State) -> list[str]:
 
 
 def _misfits(found: api.Result) -> list[str]:
-    """Return the overlays that do not fit; those that `apply` upgrades are none of them."""
+    """Return the overlays that do not fit; one that `apply` upgrades is none of them."""
     return [verdict.id for verdict in found.overlays if verdict.state in MISFITS and verdict.problems]
 
 

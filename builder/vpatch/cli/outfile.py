@@ -50,7 +50,7 @@ def write(path: Path, text: str, *, force: bool) -> None:
 
 def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
     if path.is_file() and not force:
-        raise Failure(Problem("exists already", str(path), "it is not overwritten; --force replaces it"))
+        raise Failure(Problem("exists already", str(path), "it is not overwritten", hint="--force replaces it"))
 
 
 def _is_special(path: Path) -> bool:

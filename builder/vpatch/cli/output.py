@@ -6,81 +6,123 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TextIO
+from typing import Any, ClassVar, Protocol, TextIO
 
 import click
 
-from vpatch.cli import verdicts
-from vpatch.cli.verdicts import Line, Row
-from vpatch.core.verdict import Verdict
-from vpatch.errors import Problem, cause
+from vpatch.cli.verdicts import COLORS, Line, Row, table
+from vpatch.errors import Failure, Problem, UnknownName, cause
 from vpatch.wrapping import printable, wrapped
 
 QUIET = "vpatch.quiet"  # the key of click's context for `--quiet`
 
 
-@dataclass(frozen=True)
-class Report:
-    """The result of a command."""
+class Grid(list[Sequence[str]]):
+    """A table for a terminal, whose columns fold; the first row has the headings."""
 
-    command: str  # its name
-    tree: str | None = None  # the folder that it worked on
-    vllm: str | None = None  # the version there
-    verdicts: Sequence[Verdict] = ()  # shown unless `lines` is set
-    changed: Sequence[str] = ()  # paths written or removed
-    problems: Sequence[Problem] = ()  # what needs attention; any makes the exit code 1
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the JSON object that only this command has
-    lines: Sequence[str] | None = None  # what people see instead of the verdicts
-    drawn: Callable[[int | None], Iterable[Line]] | None = None  # draws them itself, for a terminal of some columns
-    table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
-    failed: bool = False  # whether the exit code is 1 without a problem
-    misused: bool = False  # whether the exit code is 2: the user named something that does not exist
-    cautions: Sequence[str] = ()  # what to look out for; they change no outcome
-    notes: Sequence[str] = ()  # remarks that change no outcome
-    wrap: bool = True  # whether `lines` may be broken between words to fit a terminal
-    settled: bool = False  # whether there was nothing to do: people have seen the notes before
-    exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
-    verbose: bool = False  # whether the verdicts are shown with their parts
-    details: Sequence[str] = ()  # lines below the verdicts
-    offer: str = ""  # the line above the outcome: what the user may not know of
-    outcome: str = ""  # the last line: what came of it, and what to do next
-    rows: Sequence[Row] = ()  # shown above the verdicts
-    told: bool = False  # whether the problems were printed while the command ran
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What every command reports. A command's own type adds what it found, for scripts and for people.
+
+    Attributes:
+        problems: what needs attention; any makes the exit code 1.
+        failed: whether the exit code is 1 without a problem.
+        cautions: what to look out for; they change no outcome, and `--json` does not silence them.
+        notes: remarks that change no outcome.
+        offer: the line above the outcome: what the user may not know of.
+        outcome: the last line: what came of it, and what to do next.
+        exact: whether what people see is for another program, byte for byte; only a terminal gets it escaped.
+    """
+
+    problems: Sequence[Problem] = ()
+    failed: bool = False
+    cautions: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    offer: str = ""
+    outcome: str = ""
+    exact: ClassVar[bool] = False
 
     @property
     def exit_code(self) -> int:
         """0 for success, 1 if something needs attention, 2 if the user named something that does not exist."""
-        return 2 if self.misused else int(self.failed or bool(self.problems))
+        return int(self.failed or bool(self.problems))
 
     @property
-    def all_notes(self) -> list[str]:
-        """The notes of the report and of its verdicts, each once."""
-        told = [note for verdict in self.verdicts for part in verdict.parts for note in part.notes]
-        return list(dict.fromkeys([*self.notes, *told]))
+    def unseen(self) -> Sequence[Problem | str]:
+        """The problems and the notes that people have not seen before."""
+        return (*self.problems, *self.notes)
 
-    def as_json(self) -> str:
-        """Return the JSON object of the contract, schema 1."""
-        body = {
-            "schema": 1,
-            "command": self.command,
-            "tree": self.tree,
-            "vllm": self.vllm,
-            "overlays": [verdict.as_json() for verdict in self.verdicts],
-            "changed": list(self.changed),
-            "problems": [problem.as_json() for problem in self.problems],
-            "notes": self.all_notes,
-        }
-        return json.dumps({**body, **self.extra})
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of the JSON object that other commands do not have, or have empty."""
+        return {}
+
+    def shown(self, width: int | None) -> Iterable[Line] | Grid:
+        """Return what people see on stdout; `width` is the terminal's, None for a pipe, whose lines are not broken."""
+        return ()
 
 
-def show(report: Report, *, as_object: bool) -> int:
-    """Print results to stdout, then problems, notes and the outcome to stderr; return the exit code."""
+@dataclass(frozen=True, kw_only=True)
+class Listing(Report):
+    """A report of lines for people, and of fields for scripts that hold the same; `whole` lines are never broken."""
+
+    object: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    whole: bool = False
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields."""
+        return self.object
+
+    def shown(self, width: int | None) -> Iterable[Line]:
+        """Return the lines."""
+        return fitted(self.lines, None if self.whole else width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Report):
+    """The report of a command that could not do what was asked for `tree`."""
+
+    tree: str | None = None
+    misused: bool = False  # the user named something that does not exist
+
+    @classmethod
+    def of(cls, failure: Failure, *, tree: str | None = None, outcome: str = "") -> Failed:
+        """Report a failure, with `outcome` unless the user named something that does not exist."""
+        misused = isinstance(failure, UnknownName)
+        return cls(problems=failure.problems, tree=tree, misused=misused, outcome="" if misused else outcome)
+
+    @property
+    def exit_code(self) -> int:
+        """1, or 2."""
+        return 1 + self.misused
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the folder that the user named."""
+        return {"tree": self.tree}
+
+
+def as_object(command: str, report: Report) -> dict[str, Any]:
+    """Return the JSON object of the contract, schema 1."""
+    common = {"schema": 1, "command": command, "tree": None, "vllm": None, "overlays": [], "changed": []}
+    told = {"problems": [problem.as_json() for problem in report.problems], "notes": list(report.notes)}
+    return {**common, **told, **report.fields()}
+
+
+def show(report: Report, command: str = "") -> int:
+    """Print results to stdout, then problems, notes and the outcome to stderr; return the exit code.
+
+    With a `command`, the result is its JSON object.
+    """
     lost = None
     try:
-        _show_results(report, as_object=as_object)
+        if command:
+            _print([json.dumps(as_object(command, report))])
+        else:
+            _show_results(report)
     except BrokenPipeError:
         raise  # click ends quietly: the reader is gone
     except OSError as error:
@@ -90,7 +132,7 @@ def show(report: Report, *, as_object: bool) -> int:
     if lost:
         tell(str(lost), fg="red")
         report = replace(report, outcome="")
-    remark(report, as_object=as_object)
+    remark(report, as_object=bool(command))
     return 1 if lost else report.exit_code
 
 
@@ -98,43 +140,39 @@ def remark(report: Report, *, as_object: bool) -> None:
     """Print the cautions, the problems, the notes and the outcome to stderr."""
     for caution in report.cautions:
         tell(f"caution: {caution}")
-    for problem in () if report.told else report.problems:
-        tell(str(problem), fg="red")
+    for one in report.unseen:
+        if isinstance(one, Problem):
+            tell(str(one), fg="red")
+        elif not as_object:
+            tell(f"note: {one}")
     if not as_object:
-        for note in () if report.settled and not report.verbose else report.all_notes:
-            tell(f"note: {note}")
         frame(report.offer)
-        frame(report.outcome, fg=_color(report))
+        wrong = "red" if report.problems else "yellow"
+        frame(report.outcome, fg=wrong if report.exit_code else "green")
 
 
-def _show_results(report: Report, *, as_object: bool) -> None:
-    if as_object:
-        _print(report.as_json(), exact=True)
-        return
-    width = _width(sys.stdout)
-    if len(report.table) > 1 and on_terminal(sys.stdout):
-        _print_table(report.table)
-    elif report.lines is None:
-        rows = [*report.rows, *verdicts.rows(report.verdicts, parts=report.verbose)]
-        shown = report.drawn(width) if report.drawn else verdicts.table(rows, width)
-        _print(*_styled(shown, sys.stdout), exact=True)
-    elif report.exact:
-        _print(*report.lines, exact=not on_terminal(sys.stdout))
+def _show_results(report: Report) -> None:
+    shown = report.shown(_width(sys.stdout))
+    if isinstance(shown, Grid):
+        _print_grid(shown)
+    elif report.exact and not on_terminal(sys.stdout):
+        _print([line.text for line in shown])
     else:
-        _print(*(piece for line in report.lines for piece in _fitted(line, width if report.wrap else None)))
-    _print(*(piece for line in report.details for piece in _fitted(line, width)))
+        _print(_styled(shown, sys.stdout))
 
 
-def _styled(lines: Iterable[verdicts.Line], stream: TextIO | None) -> Iterator[str]:
+def _styled(lines: Iterable[Line], stream: TextIO | None) -> list[str]:
+    """Return lines as a stream takes them: escaped, and in color on a terminal."""
     colored = _colored(stream)
-    return (line.styled(printable) if colored else printable(line.text) for line in lines)
+    return [line.styled(printable) if colored else printable(line.text) for line in lines]
 
 
-def _fitted(line: str, width: int | None) -> list[str]:
-    """Break a line for a terminal; what continues it is indented by two more columns."""
-    text = line.lstrip(" ")
-    indent = " " * (len(line) - len(text))
-    return wrapped(text, width, indent, f"{indent}  ")
+def fitted(lines: Iterable[str], width: int | None) -> Iterator[Line]:
+    """Break lines between words to fit a terminal; what continues a line is indented by two more columns."""
+    for line in lines:
+        text = line.lstrip(" ")
+        indent = " " * (len(line) - len(text))
+        yield from map(Line, wrapped(text, width, indent, f"{indent}  "))
 
 
 def tell(line: str, *, fg: str | None = None) -> None:
@@ -145,7 +183,7 @@ def tell(line: str, *, fg: str | None = None) -> None:
 
 def tell_table(rows: Sequence[Row]) -> None:
     """Print a table to stderr."""
-    _echo(_styled(verdicts.table(rows, _width(sys.stderr)), sys.stderr))
+    _echo(_styled(table(rows, _width(sys.stderr)), sys.stderr))
 
 
 def _echo(lines: Iterable[str]) -> None:
@@ -215,34 +253,27 @@ def _width(stream: TextIO | None) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or 80
 
 
-def _print(*lines: str, exact: bool = False) -> None:
-    """Print lines to stdout, escaped unless `exact`; then even bytes that are not UTF-8 come out unchanged."""
+def _print(lines: Sequence[str]) -> None:
+    """Print lines to stdout; even bytes that are not UTF-8 come out unchanged."""
     if lines and sys.stdout is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # click would print nothing, and report no error
     if lines:
-        shown = lines if exact else map(printable, lines)
         with _cleared():
-            click.echo("\n".join(shown).encode("utf-8", "surrogateescape"))
+            click.echo("\n".join(lines).encode("utf-8", "surrogateescape"))
 
 
 def _colored(stream: TextIO | None) -> bool:
     return on_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def _color(report: Report) -> str | None:
-    if report.exit_code:
-        return "red" if report.problems else "yellow"
-    return "green"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
+def _print_grid(rows: Grid) -> None:
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
     headings, *body = rows
     columns = (Column(heading, no_wrap=not index, overflow="fold") for index, heading in enumerate(headings))
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    grid = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in body:
-        table.add_row(*(Text(printable(cell), style=verdicts.COLORS.get(cell, "")) for cell in row))
-    Console(color_system="auto" if _colored(sys.stdout) else None).print(table)
+        grid.add_row(*(Text(printable(cell), style=COLORS.get(cell, "")) for cell in row))
+    Console(color_system="auto" if _colored(sys.stdout) else None).print(grid)

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from keyword import iskeyword
 from pathlib import Path
@@ -14,10 +15,10 @@ from string import Template
 import click
 
 from vpatch.cli.options import PathType, complete_overlay, examples, known_overlays, reported
-from vpatch.cli.output import Report, on_terminal
+from vpatch.cli.output import Listing, Report, on_terminal
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
-from vpatch.core.overlay import Catalogued, Part, Shape
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.installation import how_to_develop
@@ -48,8 +49,7 @@ def list_command() -> Report:
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)
     said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
-    extra = {"overlays": [*map(_summary, installed)]}
-    return Report("list", extra=extra, lines=[*map(_title, installed)], outcome=said)
+    return Listing(object={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)], outcome=said)
 
 
 @click.command("show", epilog=examples("show turboquant-hybrid"))
@@ -62,39 +62,33 @@ def show_command(overlay: str) -> Report:
         {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
         for part in item.overlay.parts
     ]
+    why = item.why
+    if on_terminal(sys.stdout):  # one line a paragraph, so that it fits any width
+        why = "\n\n".join(" ".join(paragraph.split()) for paragraph in why.split("\n\n"))
+    changes = (
+        f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
+        for part in item.overlay.parts
+        for shape in part.shapes
+    )
     links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
     lines = [
         _title(item),
         f"From {item.origin}.",
         *_section("You see", item.overlay.symptoms),
-        *_section("Why", item.why.split("\n") if _piped() else _paragraphs(item.why)),
+        *_section("Why", why.split("\n")),
         *_section("Releases", (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())),
         *_section("Upstream", links),
-        *_section("Changes", (_changed(part, shape) for part in item.overlay.parts for shape in part.shapes)),
+        *_section("Changes", changes),
     ]
     detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
     apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
-    return Report("show", extra={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
+    return Listing(object={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:
     """Return an empty line, the title and the indented lines; nothing if there are no lines."""
     body = [f"  {line}" if line else "" for line in lines]
     return ["", title, *body] if body else []
-
-
-def _piped() -> bool:
-    return not on_terminal(sys.stdout)
-
-
-def _paragraphs(text: str) -> list[str]:
-    """Return a text with one line a paragraph, so that it fits any width."""
-    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    return "\n\n".join(paragraphs).split("\n")
-
-
-def _changed(part: Part, shape: Shape) -> str:
-    return f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
 
 
 @click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))
@@ -122,12 +116,8 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     values["package"] = package.name if package else f"vpatch_{values['module']}"
     written = dict(_contents(top, package or top / values["package"], values, begun=package is None))
     if there := [path for path in written if path.exists()]:
-        raise Failure(
-            *(
-                Problem("exists already", str(path), "vpatch does not overwrite it; choose another NAME")
-                for path in there
-            )
-        )
+        taken = Problem("exists already", "", "vpatch does not overwrite it", hint="choose another NAME")
+        raise Failure(*(replace(taken, where=str(path)) for path in there))
     for path, text in written.items():
         with naming("cannot write", str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +127,8 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     begun = [install] if package is None else []
     steps = [*begun, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
     said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
-    return Report("new", extra={"files": list(map(str, written))}, lines=list(map(str, written)), outcome=said)
+    names = [*map(str, written)]
+    return Listing(object={"files": names}, lines=names, outcome=said)
 
 
 def _package(folder: Path) -> Path | None:

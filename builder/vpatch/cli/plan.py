@@ -6,7 +6,8 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from packaging.version import InvalidVersion, Version
 
 from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, reported
-from vpatch.cli.output import Report, on_terminal, tell
+from vpatch.cli.output import Grid, Listing, Report, on_terminal, tell
 from vpatch.cli.plan_log import logged, read_start
+from vpatch.cli.verdicts import Line
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
@@ -160,7 +162,7 @@ def plan_command(
     Exit code 1: the model does not fit, or not all of it can be known.
     """
     if listed:
-        return _listed()
+        return PresetsReport(presets=presets())
     if log:
         start = _read_start(log, {**options, "preset": named, "compose": file}, model)
         known = load(model or start.model, revision, weights_gib=weights_gib, download=download)
@@ -203,9 +205,9 @@ def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Sta
 
 def _unknown(failure: CannotKnow) -> Report:
     verdict = Verdict.CANNOT_KNOW
-    extra = {"verdict": verdict.value, "vllm": str(failure.deployment.vllm), "gpu": failure.deployment.gpu.name}
+    about = {"verdict": verdict.value, "vllm": str(failure.deployment.vllm), "gpu": failure.deployment.gpu.name}
     shown = title(verdict, failure.model, failure.deployment)
-    return Report("plan", problems=failure.problems, extra=extra, lines=[shown])
+    return Listing(object=about, lines=[shown], whole=True, problems=failure.problems)
 
 
 def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
@@ -216,8 +218,8 @@ def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
         shown = page(planned, written, shutil.get_terminal_size().columns, verbose=verbose)
     else:
         shown = lines(planned, written, verbose=verbose)
-    extra = as_object(planned, written)
-    return Report("plan", problems=planned.problems, cautions=cautions, extra=extra, lines=list(shown), wrap=False)
+    fields = as_object(planned, written)
+    return Listing(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=cautions)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
@@ -241,11 +243,19 @@ def _deployment(model: Model, chosen: Gpu, vllm: Version, **given: Any) -> Deplo
     return Deployment(vllm=vllm, gpu=chosen, **{**defaults(model, vllm, chosen), **given})
 
 
-def _listed() -> Report:
-    listed = presets()
-    rows = [("preset", "what"), *((one.name, one.summary) for one in listed)]
-    objects = [
-        {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)}
-        for p in listed
-    ]
-    return Report("plan", extra={"presets": objects}, lines=[f"{p.name}: {p.summary}" for p in listed], table=rows)
+@dataclass(frozen=True, kw_only=True)
+class PresetsReport(Report):
+    """The report of `plan --list`."""
+
+    presets: Sequence[Preset]
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the presets."""
+        names = ("name", "summary", "source", "model", "vllm")
+        return {"presets": [{name: str(getattr(one, name)) for name in names} for one in self.presets]}
+
+    def shown(self, width: int | None) -> Iterable[Line] | Grid:
+        """Return a table for a terminal, else a line for each."""
+        if width is None:
+            return [Line(f"{one.name}: {one.summary}") for one in self.presets]
+        return Grid([("preset", "what"), *((one.name, one.summary) for one in self.presets)])

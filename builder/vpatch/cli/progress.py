@@ -94,7 +94,7 @@ class _Now:
             self.live.refresh()
 
     def draw(self) -> RenderableType:
-        """Return the line as it is now."""
+        """Return the line."""
         from rich.filesize import decimal
         from rich.progress_bar import ProgressBar
         from rich.table import Table

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from vpatch.cli.options import examples, reported
-from vpatch.cli.output import Report
+from vpatch.cli.output import Listing, Report
 from vpatch.cli.wording import counted, listed
 from vpatch.processes.servers import Server, server, servers, wrong
 
@@ -26,10 +26,12 @@ def ps_command() -> Report:
     """
     found = servers()
     seen, closed = [one for one in found if not one.closed], [one for one in found if one.closed]
-    extra = {"processes": [_as_json(one) for one in seen]}
-    return Report(
-        "ps", lines=[_line(one) for one in seen], extra=extra, notes=_notes(closed), outcome=_outcome(seen, closed)
-    )
+    unread: dict[str, list[str]] = {}
+    for one in closed:
+        unread.setdefault(one.closed, []).append(f"{one.process.id} ({one.process.shown})")
+    notes = [f"Cannot read {listed(names)}: {why}." for why, names in unread.items()]
+    lines, outcome = [_line(one) for one in seen], _outcome(seen, closed)
+    return Listing(object=_as_object(seen), lines=lines, notes=notes, outcome=outcome)
 
 
 def proof(number: int) -> Report:
@@ -40,15 +42,14 @@ def proof(number: int) -> Report:
     """
     found = server(number)
     problems = wrong(found)
-    extra = {"processes": [_as_json(found) | {"checked": not problems}]}
     if problems or found.receipt is None:
-        said = f"Not verified: {counted(len(problems), 'problem')}."
-        return Report("verify", problems=problems, lines=(), extra=extra, outcome=said)
-    told = found.asked or found.receipt.farm is None
-    notes = [] if told else ["Its environment does not name a digest, or its title has overwritten it."]
+        outcome = f"Not verified: {counted(len(problems), 'problem')}."
+        return Listing(object=_as_object([found], checked=not problems), problems=problems, outcome=outcome)
+    named = found.asked or found.receipt.farm is None
+    notes = [] if named else ["Its environment does not name a digest, or its title has overwritten it."]
     claim = f"process {number} claims {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})"
-    said = f"Verified: {claim}, and its files are as it claims."
-    return Report("verify", lines=(), extra=extra, notes=notes, outcome=said)
+    outcome = f"Verified: {claim}, and its files are as it claims."
+    return Listing(object=_as_object([found], checked=True), notes=notes, outcome=outcome)
 
 
 def _line(one: Server) -> str:
@@ -64,21 +65,21 @@ def _overlays(names: tuple[str, ...]) -> str:
     return f"{counted(len(names), 'overlay')}: {listed(names)}" if names else "no overlay"
 
 
-def _as_json(one: Server) -> dict[str, Any]:
+def _as_object(found: Sequence[Server], *, checked: bool | None = None) -> dict[str, Any]:
+    """Return what each process claims, and whether the claim is true; None if it was not checked."""
     return {
-        "pid": one.process.id,
-        "digest": one.receipt and one.receipt.digest,
-        "overlays": list(one.receipt.overlays if one.receipt else ()),
-        "asked": one.asked,
-        "command": one.process.shown,
-        "checked": None,
+        "processes": [
+            {
+                "pid": one.process.id,
+                "digest": one.receipt and one.receipt.digest,
+                "overlays": list(one.receipt.overlays if one.receipt else ()),
+                "asked": one.asked,
+                "command": one.process.shown,
+                "checked": checked,
+            }
+            for one in found
+        ]
     }
-
-
-def _notes(closed: Sequence[Server]) -> list[str]:
-    why = dict.fromkeys(one.closed for one in closed)
-    named = {each: [f"{one.process.id} ({one.process.shown})" for one in closed if one.closed == each] for each in why}
-    return [f"Cannot read {listed(them)}: {each}." for each, them in named.items()]
 
 
 def _outcome(seen: Sequence[Server], closed: Sequence[Server]) -> str:

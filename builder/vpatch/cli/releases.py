@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from itertools import product
@@ -16,17 +16,18 @@ import click
 
 from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, overlay_option, reported, unwinding
-from vpatch.cli.output import Report, tell
+from vpatch.cli.output import Grid, Listing, Report, fitted, tell
 from vpatch.cli.progress import bar, share
+from vpatch.cli.verdicts import Line
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.baseline import Kind, changes
+from vpatch.matrix.baseline import Change, Kind, changes
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
 from vpatch.matrix.trees import LocalTree, Revision
-from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
+from vpatch.matrix.verdicts import Matrix, Source, as_rows, read_rows
 
 PATH = PathType()
 
@@ -45,13 +46,11 @@ def fetch_command(version: str, folder: Path) -> Report:
 
     with bar(f"vllm {version}") as progress:
         got = fetch(version, folder, progress=progress)
-    read, whole = got.bytes_read / 1e6, got.wheel_bytes / 1e6
-    return Report(
-        "fetch",
-        str(got.tree),
-        got.version,
-        extra={"wheel": got.wheel, "files": got.files, "bytes_read": got.bytes_read, "wheel_bytes": got.wheel_bytes},
-        lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read:.1f} of {whole:.0f} MB read)"],
+    counts = {name: getattr(got, name) for name in ("wheel", "files", "bytes_read", "wheel_bytes")}
+    read = f"{got.bytes_read / 1e6:.1f} of {got.wheel_bytes / 1e6:.0f} MB read"
+    return Listing(
+        object={"tree": str(got.tree), "vllm": got.version, **counts},
+        lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read})"],
         notes=_shortened([version]),
         outcome=f"Fetched. Next: {command('status', folder)}.",
     )
@@ -124,11 +123,60 @@ def matrix_command(
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
         outfile.write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
-    extra = _extra(matrix, notes, time.monotonic() - began)
-    if before is not None:
-        return _compared(matrix, extra, before, baseline, as_markdown=as_markdown)
-    text, cells = (markdown(matrix), []) if as_markdown else (lines(matrix), table(matrix))
-    return Report("matrix", problems=matrix.problems, extra=extra, lines=text, table=cells)
+    notes = (*notes, *(f"{row.name}: {note}" for row in matrix.rows if row.tree for note in row.tree.notes))
+    report = MatrixReport(matrix=matrix, notes=notes, seconds=time.monotonic() - began, as_markdown=as_markdown)
+    for line in (*notes, report.work):
+        tell(line)
+    if before is None:
+        return replace(report, problems=matrix.problems)
+    if not (found := changes(before, matrix)):
+        tell(f"nothing changed since {baseline}")
+    worse = [change.problem for change in found if change.kind is Kind.WORSE]
+    return replace(report, problems=worse, changes=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixReport(Report):
+    """The report of `matrix`; `changes` since the baseline, None without one."""
+
+    matrix: Matrix
+    seconds: float
+    as_markdown: bool
+    changes: Sequence[Change] | None = None
+
+    @property
+    def unseen(self) -> Sequence[Problem | str]:
+        """The problems: the notes stand above the matrix."""
+        return self.problems
+
+    @property
+    def read(self) -> tuple[int, int]:
+        """The bytes that were read of wheels, and that they have."""
+        trees = [row.tree for row in self.matrix.rows if row.tree]
+        return sum(tree.received for tree in trees), sum(tree.size for tree in trees)
+
+    @property
+    def work(self) -> str:
+        """What was done, in one line."""
+        received, size = self.read
+        done = f"{counted(len(self.matrix.rows), 'vLLM')} in {self.seconds:.1f} s"
+        wheels = f"{received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})" if size else ""
+        return f"{done}; read {wheels}" if size else done
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the rows, the work, and the changes if there is a baseline."""
+        received, size = self.read
+        work = {"bytes_read": received, "wheel_bytes": size, "seconds": round(self.seconds, 1)}
+        found = {} if self.changes is None else {"changes": list(map(asdict, self.changes))}
+        return {"rows": as_rows(self.matrix), **work, **found}
+
+    def shown(self, width: int | None) -> Iterable[Line] | Grid:
+        """Return the matrix, or the changes; a table for a terminal."""
+        if self.as_markdown:
+            return fitted([*markdown_changes(self.changes or ()), *markdown(self.matrix)], width)
+        if self.changes is not None:
+            return fitted(map(str, self.changes), width)
+        return fitted(lines(self.matrix), width) if width is None else Grid(table(self.matrix))
 
 
 def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdown: bool) -> None:
@@ -164,35 +212,6 @@ def _releases(
     cache = Cache.opened() if cached else None
     listings = [releases_of(project, versions, cache) for project in projects or ("vllm",)]
     return [r for listing in listings for r in listing.releases], tuple(n for one in listings for n in one.notes)
-
-
-def _extra(matrix: Matrix, notes: Sequence[str], seconds: float) -> Mapping[str, Any]:
-    """Print the notes and the work that was done on stderr; return the fields of the JSON object."""
-    trees = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
-    received, size = sum(tree.received for _, tree in trees), sum(tree.size for _, tree in trees)
-    notes = (*notes, *(f"{name}: {note}" for name, tree in trees for note in tree.notes))
-    done = f"{counted(len(matrix.rows), 'vLLM')} in {seconds:.1f} s"
-    if size:
-        done += f"; read {received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})"
-    for note in (*notes, done):
-        tell(note)
-    fields = {"rows": as_rows(matrix), "notes": notes, "bytes_read": received, "wheel_bytes": size}
-    return {**fields, "seconds": round(seconds, 1)}
-
-
-def _compared(
-    matrix: Matrix, extra: Mapping[str, Any], before: Sequence[Row], baseline: Path | None, *, as_markdown: bool
-) -> Report:
-    """Report the changes since the baseline."""
-    found = changes(before, matrix)
-    if not found:
-        tell(f"nothing changed since {baseline}")
-    return Report(
-        "matrix",
-        problems=[change.problem for change in found if change.kind is Kind.WORSE],
-        extra={**extra, "changes": list(map(asdict, found))},
-        lines=[*markdown_changes(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
-    )
 
 
 def _shortened(versions: Sequence[str]) -> list[str]:

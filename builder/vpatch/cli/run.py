@@ -13,10 +13,10 @@ from typing import NoReturn
 import click
 
 from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
-from vpatch.cli.output import Report, frame, show
+from vpatch.cli.output import Failed, Listing, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
-from vpatch.errors import Failure, Problem, UnknownName, cause, shell
+from vpatch.errors import Failure, Problem, cause, shell
 from vpatch.farm.absence import watch
 from vpatch.farm.command import Missing, understood
 from vpatch.farm.content import Content
@@ -87,13 +87,13 @@ def run_command(
     try:
         launch = _prepared(command, selection, python, expect, cache)
     except Failure as failure:
-        code = _refused(failure, "Nothing was started.")
+        code = show(Failed.of(failure, outcome="Nothing was started."))
         return _NO_COMMAND if isinstance(failure, Missing) else code
     _tell("Running", launch.tree, launch.content)
     try:
         _become(command, launch)
     except OSError as error:  # such as a script without a first line
-        return show(Report("run", problems=[Problem("cannot run", command[0], cause(error))]), as_object=False)
+        return show(Failed(problems=[Problem("cannot run", command[0], cause(error))]))
 
 
 def _exported(to: Path, selection: Selection, python: Path | None, expected: str) -> int:
@@ -101,10 +101,10 @@ def _exported(to: Path, selection: Selection, python: Path | None, expected: str
         runner = interpreter(python) if python else _with_vllm()
         tree, content = export_farm(selection, runner, to, expected)
     except Failure as failure:
-        return _refused(failure, "Nothing was exported.")
+        return show(Failed.of(failure, outcome="Nothing was exported."))
     _tell("Exported", tree, content)
     outcome = f"Set PYTHONPATH={to.resolve()} and {DIGEST}={content.digest[:12]}, and mount the folder read-only."
-    return show(Report("run", lines=[content.digest], outcome=outcome), as_object=False)
+    return show(Listing(lines=[content.digest], outcome=outcome))
 
 
 def _with_vllm() -> Path:
@@ -119,16 +119,10 @@ def _with_vllm() -> Path:
     python = found.environment.python
     if found.refusal:
         do = shell("vpatch", "run", "--export", "DIR", "--python", python)
-        raise Failure(Problem("not run", str(python), f"{found.refusal}; if you trust this environment: {do}"))
+        raise Failure(Problem("not run", str(python), found.refusal, hint=f"if you trust this environment: {do}"))
     if found.environment != asked:
         frame(f"vpatch runs {python}, whose vLLM this is.")
     return python
-
-
-def _refused(failure: Failure, outcome: str) -> int:
-    misused = isinstance(failure, UnknownName)
-    report = Report("run", problems=failure.problems, misused=misused, outcome="" if misused else outcome)
-    return show(report, as_object=False)
 
 
 def _tell(done: str, tree: Tree, content: Content) -> None:
@@ -144,8 +138,8 @@ def _prepared(
     command = understood(words)
     runner = interpreter(python) if python else command.python
     if runner is None:
-        why = "it is no Python program; name the interpreter that it starts with --python"
-        raise Failure(Problem("which Python?", str(command.program), why))
+        hint = "name the interpreter that it starts with --python"
+        raise Failure(Problem("which Python?", str(command.program), "it is no Python program", hint=hint))
     store = cache or folder("or name a folder with --cache") / FARMS
     return prepare(command, selection, runner, store, expected)
 

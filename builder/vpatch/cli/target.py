@@ -62,7 +62,7 @@ class Target:
         return found
 
     def _at(self, path: Path) -> Located:
-        """Find the vLLM at a path. If there is none, the failure names the overlays that the user may have meant."""
+        """Find the vLLM at a path. A failure names the overlays that the user may have meant."""
         python = interpreter(self.python) if self.python else None
         try:
             return named(path, python)
@@ -74,7 +74,7 @@ class Target:
             option = "--with" if self.selection.also else "--overlay"
             again = " or ".join(retyped(dict.fromkeys((str(path), f"{path}/"), (option, one))) for one in meant)
             what = "an overlay, not a folder" if str(path) in ids else problem.cause
-            raise UnknownName(replace(problem, cause=f"{what}; to name an overlay: {again}")) from error
+            raise UnknownName(replace(problem, cause=what, hint=f"to name an overlay: {again}")) from error
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""
@@ -107,8 +107,8 @@ def _one(_context: click.Context, _parameter: click.Parameter, places: tuple[Pat
     if len(places) > 1:
         words = [str(place) for place in places]
         overlays = {word: ("--overlay", word) for word in words if word in known_overlays()}
-        told = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
-        raise click.UsageError(f"TREE is one place, not {listed(words)}{told}")
+        hint = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
+        raise click.UsageError(f"TREE is one place, not {listed(words)}{hint}")
     return places[0] if places else None
 
 
@@ -139,7 +139,7 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
         added = [
             click.argument("tree", nargs=-1, metavar="[TREE]", type=PathType(), callback=_one),
             click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
-            overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
+            overlay_option("each that is not opt-in, and each that is applied" if also else "each that is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
         ]

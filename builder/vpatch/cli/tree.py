@@ -2,20 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 from vpatch import api
 from vpatch.cli import outcome
 from vpatch.cli.options import examples, receipt_option, reported
-from vpatch.cli.output import Report
-from vpatch.cli.ps import proof
+from vpatch.cli.output import Report, fitted
 from vpatch.cli.target import Target, on_tree
+from vpatch.cli.verdicts import Line, as_objects, noted, rows, table
 from vpatch.core.verdict import State
+from vpatch.errors import Problem
 
 R = TypeVar("R", bound=api.Result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeReport(Report):
+    """What a verb found in a vLLM, and did there; `also`: what else its JSON object has of the result."""
+
+    found: api.Result
+    verbose: bool
+    also: Sequence[str] = ()
+
+    @property
+    def unseen(self) -> Sequence[Problem | str]:
+        """The problems, and the notes unless there was nothing to do."""
+        settled = isinstance(self.found, api.Changed) and not self.found.changed
+        return self.problems if settled and not self.verbose else super().unseen
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the vLLM, the verdicts, and what was written."""
+        found = self.found
+        about = {"tree": str(found.tree), "vllm": found.vllm, "overlays": as_objects(found.overlays)}
+        written = ("changed", "added", "removed") if isinstance(found, api.Changed) else ()
+        about |= {name: list(getattr(found, name)) for name in (*written, *self.also)}
+        if "not_installed" in about:
+            about["not_installed"] = [{"id": name, "files": [*files]} for name, files in found.not_installed.items()]
+        return about
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield a line for each overlay; if verbose, also for its parts, and for each file."""
+        yield from table([*rows(self.found.overlays, parts=self.verbose)], width)
+        if self.verbose:
+            yield from fitted(outcome.files(self.found), width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffReport(TreeReport):
+    """A diff for `patch` and pagers: people see no verdicts."""
+
+    found: api.Diff
+    exact: ClassVar[bool] = True
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the diff, too."""
+        diff = "".join(f"{line}\n" for line in self.found.lines)
+        own = {"diff": diff, "files": list(self.found.files), "upgradable": list(self.found.upgradable)}
+        return {**super().fields(), **own}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield the lines of the diff."""
+        yield from map(Line, self.found.lines)
 
 
 @click.command("status", epilog=examples("status", "status -v .venv", "status --json | jq '.overlays[].state'"))
@@ -26,7 +77,8 @@ def status_command(target: Target) -> Report:
     tree = target.find()
     found = api.status(tree, target.selection.only, target.selection.also)
     said, offer = outcome.of_status(found, target), outcome.offer(found, target)
-    return _report("status", target, found, said, offer=offer, notes=outcome.not_installed(found, target))
+    notes = outcome.not_installed(found, target)
+    return _report(target, found, said, ("upgradable", "not_installed"), notes, offer=offer)
 
 
 @click.command("diff", epilog=examples("diff", "diff --overlay turboquant-hybrid .venv", "diff > vllm.patch"))
@@ -36,13 +88,8 @@ def diff_command(target: Target) -> Report:
     """Print the unified diff that `apply` would make. Writes nothing."""
     tree = target.find()
     found = _found(lambda: api.diff(tree, target.selection.only, target.selection.also))
-    assert isinstance(found, api.Diff)  # noqa: S101 - for mypy
-    extra = {"diff": "".join(f"{line}\n" for line in found.lines), "files": list(found.files)}
-    extra["upgradable"] = list(found.upgradable)
-    # A diff is for `patch` and pagers: people see no verdicts.
-    about = ("diff", str(found.tree), found.vllm, found.overlays)
-    said = outcome.of_diff(found, target)
-    return Report(*about, problems=found.problems, extra=extra, lines=found.lines, exact=True, outcome=said)
+    notes, said = noted((), found.overlays), outcome.of_diff(found, target)
+    return DiffReport(found=found, verbose=target.verbose, problems=found.problems, notes=notes, outcome=said)
 
 
 @click.command(
@@ -67,12 +114,10 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
     tree, selection = target.find(), target.selection
     if not (check or dry_run):
         done = _found(lambda: api.apply(tree, selection.only, selection.also))
-        said = outcome.of_apply(done, target)
-        return _report("apply", target, done, said)
+        return _report(target, done, outcome.of_apply(done, target), ("upgraded",))
     would = _found(lambda: api.diff(tree, selection.only, selection.also))
-    said = outcome.of_diff(would, target)
     pending = would.upgradable or any(verdict.state is State.PENDING for verdict in would.overlays)
-    return _report("apply", target, would, said, failed=check and bool(pending))
+    return _report(target, would, outcome.of_diff(would, target), ("upgradable",), failed=check and bool(pending))
 
 
 @click.command("revert", epilog=examples("revert", "revert --overlay turboquant-tiles .venv"))
@@ -85,7 +130,7 @@ def revert_command(target: Target) -> Report:
     """
     tree = target.find()
     done = api.revert(tree, target.selection.only)
-    return _report("revert", target, done, outcome.of_revert(done, target))
+    return _report(target, done, outcome.of_revert(done, target), ("not_installed",))
 
 
 @click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify --pid 4242"))
@@ -105,12 +150,14 @@ def verify_command(target: Target, *, pid: int | None) -> Report:
     if pid is not None:
         if target.path or target.python or target.selection.named:
             raise click.UsageError("--pid names a process: leave out TREE, --python and overlays")
+        from vpatch.cli.ps import proof
+
         return proof(pid)
     tree, selection = target.find(), target.selection
     found = _found(lambda: api.verify(tree, selection.only, selection.also, python=target.python))
     # Unless the user chose overlays, those that are not installed are among the problems.
     notes = outcome.not_installed(found, target) if selection.only is not None else []
-    return _report("verify", target, found, outcome.of_verify(found, target), notes=notes)
+    return _report(target, found, outcome.of_verify(found, target), ("not_installed",), notes)
 
 
 def _found(verb: Callable[[], R]) -> R:
@@ -122,35 +169,9 @@ def _found(verb: Callable[[], R]) -> R:
 
 
 def _report(
-    command: str,
-    target: Target,
-    found: api.Result,
-    said: str,
-    *,
-    failed: bool = False,
-    offer: str = "",
-    notes: Sequence[str] = (),
-) -> Report:
-    changed: Sequence[str] = ()
-    extra: dict[str, Any] = {}
-    if isinstance(found, api.Changed):
-        changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
-        extra |= {"upgraded": list(found.upgraded)} if command == "apply" else {}
-    elif command != "verify":
-        extra["upgradable"] = list(found.upgradable)
-    if command != "apply":
-        gone = found.not_installed.items()
-        extra["not_installed"] = [{"id": name, "files": list(files)} for name, files in gone]
-    about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems, extra)
-    details = outcome.files(found) if target.verbose else []
-    settled = isinstance(found, api.Changed) and not found.changed
-    return Report(
-        *about,
-        failed=failed,
-        notes=(*found.notes, *notes),
-        verbose=target.verbose,
-        details=details,
-        settled=settled,
-        offer=offer,
-        outcome=said,
-    )
+    target: Target, found: api.Result, said: str, also: Sequence[str], notes: Sequence[str] = (), **more: Any
+) -> TreeReport:
+    """Return the report of a verb, with `said` as its outcome."""
+    notes = noted((*found.notes, *notes), found.overlays)
+    more |= {"problems": found.problems, "notes": notes, "outcome": said}
+    return TreeReport(found=found, verbose=target.verbose, also=also, **more)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -53,6 +54,17 @@ def rows(verdicts: Sequence[Verdict], *, parts: bool) -> Iterator[Row]:
         yield f"  {verdict.id}", verdict.state, remark(verdict)
         if parts:
             yield from ((f"    {part.name}", part.state, part.because) for part in verdict.parts)
+
+
+def as_objects(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Return the verdicts as `--json` has them."""
+    return [verdict.as_json() for verdict in verdicts]
+
+
+def noted(notes: Iterable[str], verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the notes of a command and of its verdicts, each once."""
+    parts = (part for verdict in verdicts for part in verdict.parts)
+    return list(dict.fromkeys([*notes, *(note for part in parts for note in part.notes)]))
 
 
 def table(rows: Sequence[Row], width: int | None) -> Iterator[Line]:

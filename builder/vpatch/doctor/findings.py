@@ -51,7 +51,7 @@ def unreadable(problem: Problem) -> Finding:
     """Report that something could not be examined."""
     denied = problem.code is Code.DENIED
     do = "run `vpatch doctor` as a user who may read it" if denied else "reinstall vLLM"
-    return Finding("unreadable", Level.PROBLEM, f"{problem.what}: {problem.cause}", (problem.where,), do)
+    return Finding("unreadable", Level.PROBLEM, f"{problem.what}: {problem.reason}", (problem.where,), do)
 
 
 @dataclass(frozen=True)

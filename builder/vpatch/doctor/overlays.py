@@ -48,7 +48,7 @@ def faults(subject: Subject) -> Iterator[Finding]:
     found = [one for one in subject.verified.problems if one not in said and one.code not in _SAID]
     for problem in found:
         if name := _NAMES.get(problem.code):
-            what = _WORDS.get(problem.code, f"{problem.what}: {problem.cause}")
+            what = _WORDS.get(problem.code, f"{problem.what}: {problem.reason}")
             yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
         else:
             yield unreadable(problem)

@@ -29,7 +29,7 @@ _OBJECTS, _NEW = "objects", "new"
 # What `clear` may remove: the user may have put other files there.
 _OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
 _OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
-_ADVICE = "; use --no-cache to do without"
+_ADVICE = "use --no-cache to do without"
 
 
 def folder(otherwise: str = "or use --no-cache") -> Path:

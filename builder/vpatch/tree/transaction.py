@@ -17,7 +17,7 @@ from vpatch.tree import backup, bytecode, disk, guard
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.locate import Loaded, Tree
 
-LATER = "; the next run completes what this one began"
+LATER = "the next run completes what this one began"
 _COMPANIONS = COMPANIONS.rstrip("/")
 
 
@@ -146,9 +146,9 @@ class _Transaction:
             with naming("cannot write", folder, LATER):
                 self.folders.sync(folder)
 
-    def remove_bytecode(self, more: str = "") -> None:
+    def remove_bytecode(self, hint: str = "") -> None:
         for path in (*self.steps.files, *self.steps.removed):
-            with naming("cannot remove bytecode of", path, more):
+            with naming("cannot remove bytecode of", path, hint):
                 self.folders.remove_bytecode(bytecode.twins(self.tree.root / path))
 
     def leavings(self) -> list[str]:

@@ -13,14 +13,16 @@ import pytest
 from tests.cli.conftest import rewrite
 from tests.conftest import Process, Program
 from tests.farm.conftest import Installed
+from tests.tiers import deep
 
 FILE = "vllm/engine/arg_utils.py"
+ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
 
 
 def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     source = (own.root / FILE).read_bytes()
     rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))
-    ran = vpatch("run", "--cache", own.cache, "--python", own.python, "--", "touch", tmp_path / "started")
+    ran = vpatch("run", "--cache", own.cache, *ONE, "--python", own.python, "--", "touch", tmp_path / "started")
 
     assert (ran.code, ran.out) == (1, "")
     assert f"drifted: {FILE} (EngineArgs.create_engine_config)" in ran.err
@@ -48,8 +50,13 @@ def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) ->
     assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
 
 
-@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",), ("app",), ("/elsewhere.py",)])
-@pytest.mark.parametrize("name", ["vllm/__init__.py", "vllm.py"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(("vllm.py", ("app",)), ("vllm/__init__.py", ("-c", "")), ("vllm.py", ("/elsewhere.py",))),
+        *(deep("vllm/__init__.py", words) for words in (("-m", "vllm"), ("serve.py",), ("app",))),
+    ],
+)
 def test_a_vllm_before_the_farm_is_refused(
     name: str, words: tuple[str, ...], installed: Installed, vpatch: Program
 ) -> None:
@@ -73,7 +80,7 @@ def test_an_archive_with_a_vllm_of_its_own_is_refused(installed: Installed, vpat
         assert f"Python would import {tmp_path}/app.pyz/vllm/__init__.py, which stands before PYTHONPATH" in said
 
 
-@pytest.mark.parametrize("flags", ["", "-s", "-S"])
+@pytest.mark.parametrize("flags", ["", "-s", deep("-S")])
 def test_the_interpreter_is_asked_with_the_flags_of_the_command(
     flags: str, own: Installed, child: Process, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
