@@ -33,7 +33,7 @@ from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
-from tests.overlays.mutations import compiles
+from tests.overlays.mutants import compiles
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
 from tests.session import spare_the_collector

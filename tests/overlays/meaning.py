@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from tests.overlays.mutations import blocks, span
+from tests.overlays.mutants import blocks, lines_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Key = tuple[str, str]
@@ -42,7 +42,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
             mine = known[_rendered(stmt)] <= 0
             known[_rendered(stmt)] -= 1
             (ours if mine else theirs).append(stmt)
-        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, span(function)[0] + 1)]
+        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, lines_of(function)[0] + 1)]
         stored = {n.id for s in theirs for n in _names(s) if not isinstance(n.ctx, ast.Load)}
         read = {n.id for s in theirs for n in _names(s) if isinstance(n.ctx, ast.Load)}
         written = {n.id for s in ours for n in _names(s) if not isinstance(n.ctx, ast.Load)}

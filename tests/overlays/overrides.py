@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tests.overlays.mutations import indented, span
+from tests.overlays.mutants import indented, lines_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -70,8 +70,8 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     )
     yield made("deleted", f"{text}\ndel {name}\n")
     yield made("assigned", f"{text}\n{name} = vp_other\n")
-    yield made("dead-if", indented(text, node, "if False:"))
-    yield made("typing-only", indented(text, node, "if TYPE_CHECKING:"))
+    yield made("dead-if", "".join(indented(text.splitlines(keepends=True), node, "if False:")))
+    yield made("typing-only", "".join(indented(text.splitlines(keepends=True), node, "if TYPE_CHECKING:")))
     yield made("another-assigned", f"{text}\n{name}_vp = vp_other\n", harmful=False)
     yield made(
         "another-definition",
@@ -136,5 +136,5 @@ def _after(text: str, line: int, code: str) -> str:
 
 
 def _before(text: str, stmt: ast.stmt, code: str) -> str:
-    first, _ = span(stmt)
+    first, _ = lines_of(stmt)
     return _after(text, first, f"{' ' * stmt.col_offset}{code}\n")
