@@ -24,41 +24,36 @@ from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
 from vpatch.guest.vpatch_claim import RECEIPT
 from vpatch.image.patch import PROVENANCE
-from vpatch.testing import Case, State, check
+from vpatch.testing import State
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees
 from tests.failures import problem_of
 from tests.farm.standin import LOAD, WAITS, add_own, started
 from tests.farm.test_receipt import HELD, IN_MEMORY, METRIC
-from tests.overlays.tables import drifted
+from tests.overlays.tables import check_result, drifted, on, table
 from tests.processes import UNWATCHED
-from tests.releases import RELEASES, cases
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
 WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs
 
 CASES = (
-    *(Case(release, State.PENDING, says="0.18 layout; 4 changes") for release in RELEASES),
+    *on(">=0.18", State.PENDING, "0.18 layout; 4 changes"),
     *drifted("0.33.0", PLUGINS, ("plugins_loaded = True", "plugins_loaded = 1", "is not there")),
     *drifted("0.20.2", PLUGINS, ("def load_general_plugins", "def load_plugins", "no 'load_general_plugins' here")),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "receipt", tree=slim(case.release), scratch=tmp_path)
+test_case = table("receipt", CASES)
 
 
 def test_it_adds_an_import_and_a_call(slim: Trees, tmp_path: Path) -> None:
-    source = (slim("0.20.2") / PLUGINS).read_text()
     imported, called = "import vllm.envs as envs\n", "    plugins_loaded = True\n"
-    new = source.replace(imported, f"{imported}from vllm._vpatch.vpatch_receipt import hold_receipt\n")
-    new = new.replace(called, f"{called}    hold_receipt()\n")
+    changes = (
+        (imported, f"{imported}from vllm._vpatch.vpatch_receipt import hold_receipt\n"),
+        (called, f"{called}    hold_receipt()\n"),
+    )
 
-    case = Case("0.20.2", State.PENDING, result={PLUGINS: new})
-
-    check(case, "receipt", tree=slim("0.20.2"), scratch=tmp_path)
+    check_result("receipt", "0.20.2", slim("0.20.2"), tmp_path, PLUGINS, *changes)
 
 
 class Applied(NamedTuple):
