@@ -6,13 +6,14 @@ import pytest
 
 from tests.validation.cpu import validation
 
+pytestmark = pytest.mark.deep
+
 TESTS = {
     f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"
     for model in ("qwen3_5", "qwen3_5_mtp")
 }
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("release", ["0.20.2", "0.26.0", "0.33.0"])
 def test_upstreams_own_tests(release: str) -> None:
     found = stock, patched = validation.compared(release)

@@ -40,6 +40,7 @@ def ways_of(release: str) -> list[str]:
     return [*WAYS][: 1 if Version(release) < Version("0.22") else 2 if Version(release) < Version("0.24") else 3]
 
 
+pytestmark = pytest.mark.deep
 release = each(SHAPES)
 
 
