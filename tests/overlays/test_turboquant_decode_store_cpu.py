@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.releases import tree_of
-from tests.tiers import deep
+from tests.tiers import sampled
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_record import RELEASE, STORES, compiled
+
+pytestmark = pytest.mark.deep
 
 SIZES, DTYPES = (64, 128, 256), ("float16", "bfloat16")
 CASES = [
@@ -26,7 +28,7 @@ CASES = [
 """Head size, type, tokens, KV heads, scale, and whether the keys are a slice of a larger tensor."""
 
 
-@pytest.fixture(scope="module", params=[RELEASE, deep("0.20.2")])
+@pytest.fixture(scope="module", params=sampled([RELEASE, "0.20.2"], 2))
 def found(request: pytest.FixtureRequest) -> Any:
     return ran("probe_decode_store", request.param, tree_of(request.param), json.dumps(CASES))
 
@@ -72,7 +74,6 @@ def test_what_the_kernel_does_not_cover_is_refused_with_the_reason(found: Any) -
     }
 
 
-@pytest.mark.deep
 def test_the_kernel_compiles_for_every_gpu_without_spills() -> None:
     for (kernel,) in compiled([case for case in STORES if case[2:] in ([128, 8], *([size, 65_536] for size in SIZES))]):
         assert kernel["shared"] <= 99 * 1024
