@@ -127,48 +127,35 @@ def change(file: Path) -> None:
     file.write_bytes(data + b"x = 1\n")
 
 
-def edited(applied: Applied) -> str:
-    change(applied.root / RUNNER)
-    return f"changed since vpatch wrote them: {RUNNER}"
-
-
-def removed(applied: Applied) -> str:
-    (applied.root / RUNNER).unlink()
-    return "No such file or directory"
-
-
-def unrecorded(applied: Applied) -> str:
-    """As in a source checkout."""
-    kept(applied).unlink()
-    return f"no dist-info in {applied.root} tells what vpatch wrote"
-
-
-def half_a_record(applied: Applied) -> str:
-    kept(applied).write_text('{"schema": 1')
-    return "Expecting ',' delimiter"
-
-
-def lost_record(applied: Applied) -> str:
-    """As if the dist-info's folder was removed, and another overlay applied since."""
-    told = json.loads(kept(applied).read_bytes())
-    files = {file: known for file, known in told["files"].items() if "receipt" in file or file == PLUGINS}
-    kept(applied).write_text(json.dumps({**told, "files": files}))
-    return "vpatch's record lacks what an earlier run wrote: vllm/_vpatch/ct_fp8_lm_head.py, "
-
-
-def other_record(applied: Applied) -> str:
-    kept(applied).write_text('{"files": []}')
-    return "'list' object has no attribute 'items'"
-
-
 def kept(applied: Applied) -> Path:
     (file,) = applied.root.glob("vllm-*.dist-info/vpatch/provenance.json")
     return file
 
 
-@pytest.mark.parametrize("spoil", [edited, removed, unrecorded, half_a_record, lost_record, other_record])
-def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied], str], applied: Applied) -> None:
-    said = spoil(applied)
+def lose(file: Path) -> None:
+    """As if the dist-info's folder was removed, and another overlay applied since."""
+    record = json.loads(file.read_bytes())
+    files = {name: known for name, known in record["files"].items() if "receipt" in name or name == PLUGINS}
+    file.write_text(json.dumps({**record, "files": files}))
+
+
+SPOILED: dict[str, tuple[Callable[[Applied], object], str]] = {
+    "edited": (lambda on: change(on.root / RUNNER), f"changed since vpatch wrote them: {RUNNER}"),
+    "removed": (lambda on: (on.root / RUNNER).unlink(), "No such file or directory"),
+    "unrecorded, as in a source checkout": (lambda on: kept(on).unlink(), " tells what vpatch wrote"),
+    "half a record": (lambda on: kept(on).write_text('{"schema": 1'), "Expecting ',' delimiter"),
+    "lost record": (
+        lambda on: lose(kept(on)),
+        "vpatch's record lacks what an earlier run wrote: vllm/_vpatch/ct_fp8_lm_head.py, ",
+    ),
+    "other record": (lambda on: kept(on).write_text('{"files": []}'), "'list' object has no attribute 'items'"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_without_a_proof_the_server_runs_and_says_why(how: str, applied: Applied) -> None:
+    spoil, because = SPOILED[how]
+    spoil(applied)
     ran = applied.run(f"{LOAD}{HELD}{METRIC}")
 
     assert ran.returncode == 0
@@ -176,7 +163,7 @@ def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied],
     assert "vpatch_info" not in ran.stdout
     assert ran.stderr.startswith("vpatch: process ")
     assert "has no receipt: " in ran.stderr
-    assert said in ran.stderr
+    assert because in ran.stderr
 
 
 def test_an_image_has_another_record_and_the_same_receipt(applied: Applied) -> None:

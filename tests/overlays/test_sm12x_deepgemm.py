@@ -80,20 +80,16 @@ PATCHED = STOCK.replace(FAMILY, "or (cls.is_device_capability_family(120) and ha
 
 
 @pytest.mark.parametrize("names", [OTHERS, ("sm90_x.cuh",), ("mma_sm120.hpp", "xsm120_y.cuh")], ids=len)
-def test_only_the_claim_changes(names: tuple[str, ...], linked: Trees, tmp_path: Path) -> None:
-    tree = add_sources(linked("0.26.0"), names)
+def test_only_the_claim_changes_and_one_source_tells(names: tuple[str, ...], linked: Trees, tmp_path: Path) -> None:
     anchor = "import vllm._C_stable_libtorch  # noqa\n"
     imported = (anchor, f"{anchor}from vllm._vpatch.sm12x_deepgemm import has_sm120_sources\n")
-    (scratch := tmp_path / "scratch").mkdir()
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
 
-    check_result(ID, "0.26.0", tree, scratch, CUDA, (STOCK, PATCHED), imported)
-
-
-def test_one_source_tells(linked: Trees, tmp_path: Path) -> None:
-    tree = add_sources(linked("0.26.0"), (*OTHERS, "sm120_x.cuh"))
-    (scratch := tmp_path / "scratch").mkdir()
-
-    check(Case("0.26.0", State.NOT_APPLICABLE, says=f"{SHIPS}: "), ID, tree=tree, scratch=scratch)
+    tree = add_sources(linked("0.26.0"), names)
+    check_result(ID, "0.26.0", tree, tmp_path / "without", CUDA, (STOCK, PATCHED), imported)
+    add_sources(tree, ("sm120_x.cuh",))
+    check(Case("0.26.0", State.NOT_APPLICABLE, says=f"{SHIPS}: "), ID, tree=tree, scratch=tmp_path / "with")
 
 
 @pytest.mark.deep
