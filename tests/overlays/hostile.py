@@ -27,7 +27,7 @@ from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
 from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
-from vpatch.core.verdict import Finding, State
+from vpatch.core.verdict import Changeset, Finding, State
 from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
@@ -202,10 +202,16 @@ class Release:
         """The contents of the files that the overlays read."""
         return {data for file in Engine(discover()).files if (data := self.read(file)) is not None}
 
+    def plan(self, file: File, text: str, companions: Mapping[str, bytes] | None = None) -> Changeset:
+        """Apply a file's overlays to a mutant of it, in a tree that may have their companions."""
+        known = {**(companions or {}), file.name: text.encode()}
+        changeset = file.engine.plan(lambda name: known[name] if name in known else self.read(name))
+        file.engine.forget(self.contents)
+        return changeset
+
     def outcome(self, file: File, text: str) -> tuple[bool, str, str]:
         """Apply a file's overlays to a mutant of it; return whether they refuse, the resulting text, and why."""
-        changeset = file.engine.plan(lambda name: text.encode() if name == file.name else self.read(name))
-        file.engine.forget(self.contents)
+        changeset = self.plan(file, text)
         refused = any(verdict.state is State.DRIFTED for verdict in changeset.before)
         assert refused or not changeset.problems, changeset.problems
         because = "; ".join(map(str, changeset.problems))
