@@ -81,17 +81,8 @@ def worse(made: Mapping[Key, str], now: Mapping[Key, str]) -> list[str]:
 
 def _rendered(stmt: ast.stmt) -> str:
     """Render a statement's syntax; for a compound statement, only its header."""
-    if not blocks(stmt):
-        return ast.dump(stmt)
-    fields = [(n, v) for n, v in ast.iter_fields(stmt) if n not in {"body", "orelse", "finalbody", "handlers", "cases"}]
-    return type(stmt).__name__ + "".join(
-        ast.dump(v)
-        if isinstance(v, ast.AST)
-        else str([ast.dump(x) if isinstance(x, ast.AST) else x for x in v])
-        if isinstance(v, list)
-        else repr(v)
-        for _, v in fields
-    )
+    below = {"body", "orelse", "finalbody", "handlers", "cases"}
+    return ast.dump(type(stmt)(**{name: value for name, value in ast.iter_fields(stmt) if name not in below}))
 
 
 def _methods(tree: ast.Module) -> Iterator[tuple[Function, str]]:

@@ -38,7 +38,6 @@ GATHER = f"""            {WAIT}
                 )
 """
 READ = "            self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]\n"
-SNAPSHOT = "            self._sync_num_accepted_tokens(num_reqs, prev_req_id_to_index)\n"
 PREPARE = "    def _compute_prev_positions("
 HELPER = f"    def _sync_num_accepted_tokens(self, num_reqs, prev_req_id_to_index):\n        ...\n\n{PREPARE}"
 INPUT_PREP = "        self.prepare_inputs_event.synchronize()\n"
@@ -48,7 +47,6 @@ RECORDED = """                self.num_accepted_tokens.gpu[:num_reqs], non_block
             assert self.num_accepted_tokens_event is not None
             self.num_accepted_tokens_event.record()
 """
-RECORDED_BEFORE = RECORDED.replace("            self.num_accepted_tokens_event.record()\n", "")
 FIRST_WAITS = "the wait of vllm-project/vllm#53613 is there, without the other half of #53919"
 ONLY_READS = "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
 WITH_SNAPSHOT = "another fix, of vllm-project/vllm#51599, is there"
@@ -82,7 +80,11 @@ CASES = (
             'cache_mode == "none"\n        )\n        if needs',
             "no `needs",
         ),
-        (RECORDED, RECORDED_BEFORE, "does not match the 0.24 layout: GPUModelRunner._update_states_after_model"),
+        (
+            RECORDED,
+            RECORDED.rpartition("            self")[0],
+            "does not match the 0.24 layout: GPUModelRunner._update_states_after_model",
+        ),
         ("class GPUModelRunner(", "class ModelRunner(", "no 'GPUModelRunner._update_states' here"),
     ),
     *drifted(

@@ -24,6 +24,7 @@ from tests.conftest import Trees
 from tests.engines import engine_of
 from tests.paths import link
 from tests.releases import SHAPES, tree_of
+from tests.tiers import sampled
 from tests.validation.cpu.comparison import each
 
 ORDERS = (range(WARPS), range(WARPS)[::-1])
@@ -41,7 +42,7 @@ def ways_of(release: str) -> list[str]:
 
 
 pytestmark = pytest.mark.deep
-release = each(SHAPES)
+release = each(sampled(SHAPES[::-1], 2))
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +71,3 @@ def test_a_window_is_shifted_in_any_order_of_warps(release: str, patched: Path) 
             assert WAYS[name](stock, 1, order)[0] is merged, (name, order)
             for tokens in range(1, probe.TOKENS):
                 assert WAYS[name](patched, tokens, order)[0], (name, order, tokens)
-
-
-def test_only_copies_that_overlap_have_barriers(release: str, patched: Path) -> None:
-    for name in ways_of(release):
-        overlapping, apart = (WAYS[name](patched, tokens, ORDERS[0])[1] for tokens in (1, probe.TOKENS // 2))
-
-        assert apart == 0
-        assert overlapping > 0 or (name != "host" and Version(release) >= Version("0.29"))
-
-
-def test_tokens_of_whole_chunks_are_right_without_barriers(release: str) -> None:
-    """Each lane then overwrites only what it has read itself; so the defect shows with some models and GPUs only."""
-    stock = tree_of(release) / "vllm"
-    words = probe.CHUNK * 8  # bytes
-    for way in [WAYS[name] for name in ways_of(release)[:2]]:
-        for order in ORDERS:
-            assert way(stock, 1, order, channels=words // 2)[0]

@@ -98,12 +98,8 @@ def guarded(condition: str, imported: Change = ALONE) -> tuple[Change, Change]:
 
 EQUIVALENT = {
     "as in #47609": guarded(f"{CONDITION} and not {IS}", IN_PARENTHESES),
-    "import on a line of its own": guarded(f"{CONDITION} and not {IS}"),
     "import in the function": guarded(f"{CONDITION} and not {IS}", IN_FUNCTION),
-    "operands changed places": guarded(f"not {IS} and {CONDITION}"),
-    "parentheses": guarded(f"(not ({IS})) and ({CONDITION})"),
     "comparison changed places": guarded(f"not {IS} and KVQuantMode.NONE == kv_cache_spec.kv_quant_mode"),
-    "identity": guarded(f"kv_cache_spec.kv_quant_mode is KVQuantMode.NONE and not {IS}"),
     "one of several classes": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, (MambaSpec, {SPEC}))"),
     "class by its module": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, kv_cache_interface.{SPEC})", NAMED),
     "branches changed places": (
