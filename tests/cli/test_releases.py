@@ -48,7 +48,7 @@ DRAWS = 1
 
 
 def orders(release: str) -> Iterator[tuple[str, ...]]:
-    """Yield the reverse of the overlays' own order, and some more; `overlays/test_pairs.py` has every pair."""
+    """Yield the reverse of the overlays' own order, and some more; `overlays/test_orders.py` has every pair."""
     some = list(todo(release))
     yield tuple(reversed(some))
     rng = random.Random(release)  # noqa: S311 - for a test

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tiers import sampled
-from tests.validation.cpu import head_models, head_owners, head_unpassed
+from tests.validation.cpu import head_models, head_owners, head_unpassed, validation
 from tests.validation.cpu.comparison import Comparison, compared, each
 from tests.validation.cpu.head_cases import (
     APART,
@@ -220,3 +220,21 @@ def test_a_draft_has_the_head_of_its_own_checkpoint(release: str) -> None:
         assert patched == {"class": kind, "dtype": OWN[own], "logits": True}, name
         if (own, replaced) == ("bf16", "nothing") and target != "plain" and not release.startswith(NO_DISPATCH):
             assert stock == wrong, name
+
+
+TESTS = {
+    f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"
+    for model in ("qwen3_5", "qwen3_5_mtp")
+}
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.26.0", "0.33.0"])
+def test_upstreams_own_tests(version: str) -> None:
+    """The newest release's, on older ones; all results: docs/validation.md."""
+    found = stock, patched = validation.compared(version)
+
+    assert validation.row(version, found) in validation.DOCUMENT.read_text().splitlines()
+    failing = {name for name in TESTS if stock[name].outcome != "passed"}
+    assert failing == (TESTS if version < "0.23" else set())
+    assert {patched[name].outcome for name in TESTS} == {"passed"}
+    assert not {name for name, case in stock.items() if case.outcome == "passed" != patched[name].outcome}

@@ -15,13 +15,13 @@ from tests.validation.cpu.trees import patched_tree
 
 Seen = dict[str, dict[str, Any]]
 
-# The overlay that removes a crash, by release; turboquant-workspace on 0.20 removes none.
-STOPS = {
-    "turboquant-hybrid": ("0.20.0", "0.20.1", "0.20.2"),
-    "turboquant-workspace": ("0.21.0", "0.22.0", "0.22.1", "0.23.0"),
-    "turboquant-auto-dtype": ("0.25.0", "0.25.1", "0.26.0"),
-}
-PAIRS = [(release, overlay) for overlay, releases in STOPS.items() for release in sampled(releases[::-1], 3)]
+STOPS = ("turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype")
+"""The overlays that remove a crash; turboquant-workspace on 0.20 removes none."""
+PAIRS = [
+    (release, overlay)
+    for overlay in STOPS
+    for release in sampled([one for one in pending(overlay)[::-1] if overlay != STOPS[1] or one >= "0.21"], 3)
+]
 RIGHT, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
 
 EAGER, SYNCHRONOUS = "--enforce-eager", "--no-async-scheduling"
@@ -90,11 +90,3 @@ def test_attention_is_wrong_in_graphs_and_with_optimistic_lengths(seen: Seen, pa
     assert attended["synchronous"] == {"lengths": RIGHT}
     assert attended["two drafts rejected"] == {"lengths": OPTIMISTIC if on_cpu else RIGHT}
     assert attended["captured"].keys() == ({"own step"} if on_cpu else {"error"})
-
-
-def test_every_release_is_tested() -> None:
-    on_0_20 = set(STOPS["turboquant-hybrid"])
-    expected = {overlay: set(pending(overlay)) for overlay in STOPS}
-    expected["turboquant-workspace"] -= on_0_20
-
-    assert expected == {overlay: set(releases) for overlay, releases in STOPS.items()}
