@@ -175,7 +175,7 @@ class Mutator:
                 new = '"vp_literal"'
             case ast.Constant(value=bool(value)):
                 new = str(not value)
-            case ast.Constant(value=value):
+            case ast.Constant(value=int(value) | float(value)):
                 new = f"{value}1"
             case ast.Attribute(attr=name):
                 start = end - len(name.encode())
