@@ -42,7 +42,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> N
 
 
 def orders(release: str) -> Iterator[tuple[str, ...]]:
-    """Yield the reverse of the overlays' own order, and another; `overlays/test_pairs.py` has every pair."""
+    """Yield the reverse of the overlays' own order, and another; `overlays/test_orders.py` has every pair."""
     some = list(todo(release))
     yield tuple(reversed(some))
     random.Random(release).shuffle(some)  # noqa: S311 - for a test

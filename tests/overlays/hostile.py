@@ -12,12 +12,12 @@ import argparse
 import ast
 import random
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from vpatch.core.catalogue import discover
 from vpatch.core.edits.definitions import ReplaceFunction
@@ -27,15 +27,15 @@ from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
 from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
-from vpatch.core.syntax import Path as Steps
-from vpatch.core.verdict import Finding, State
+from vpatch.core.verdict import Changeset, Finding, State
 from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
-from tests.overlays.mutations import compiles
+from tests.overlays.mutants import compiles
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
+from tests.releases import tree_of
 from tests.session import spare_the_collector
 
 HEADER = """# Mutants of vLLM
@@ -51,14 +51,13 @@ below the table. To count again:
     {command}"""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Outcome of one mutant; `wrong` explains why applying it was wrong, or refusing it unnecessary."""
 
     kind: str
     what: str
     refused: bool
-    wrong: str = ""
+    wrong: str
 
 
 @dataclass
@@ -102,7 +101,8 @@ class File:
             for path in finding.regions:
                 *_, anchor = (n for n in statements_at(self.source.module, tree, path) if isinstance(n, ast.stmt))
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
-                    cuts = _follows(path, finding.regions)
+                    *above, (block, index) = path
+                    cuts = (*above, (block, index - 1)) in finding.regions  # it begins by the statement before
                     made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
         for where, name in sorted(self.meanings):
             if where in self.scopes and name in self._imported:
@@ -123,7 +123,8 @@ class File:
         if override.harmful or not whole:
             return True
         old, new = overrides.parsed(self.text), ast.parse(override.text)
-        return all(_same(overrides.chain(old, name)[-1], overrides.chain(new, name)[-1]) for name in whole)
+        nodes = ((overrides.chain(tree, name)[-1] for tree in (old, new)) for name in whole)
+        return all(ast.dump(one) == ast.dump(other) for one, other in nodes)
 
     @cached_property
     def _imported(self) -> set[str]:
@@ -159,16 +160,6 @@ def _leaves(predicate: object) -> Iterator[Contains]:
                 yield from _leaves(one)
         case Not(one) | Meaning(one) | Unclear(one):
             yield from _leaves(one)
-
-
-def _same(one: ast.AST, other: ast.AST) -> bool:
-    return ast.dump(one) == ast.dump(other)
-
-
-def _follows(path: Steps, others: Collection[Steps]) -> bool:
-    """Whether the statement before the one at `path` is among `others`."""
-    *above, (block, index) = path
-    return (*above, (block, index - 1)) in others
 
 
 @dataclass
@@ -211,10 +202,16 @@ class Release:
         """The contents of the files that the overlays read."""
         return {data for file in Engine(discover()).files if (data := self.read(file)) is not None}
 
+    def plan(self, file: File, text: str, companions: Mapping[str, bytes] | None = None) -> Changeset:
+        """Apply a file's overlays to a mutant of it, in a tree that may have their companions."""
+        known = {**(companions or {}), file.name: text.encode()}
+        changeset = file.engine.plan(lambda name: known[name] if name in known else self.read(name))
+        file.engine.forget(self.contents)
+        return changeset
+
     def outcome(self, file: File, text: str) -> tuple[bool, str, str]:
         """Apply a file's overlays to a mutant of it; return whether they refuse, the resulting text, and why."""
-        changeset = file.engine.plan(lambda name: text.encode() if name == file.name else self.read(name))
-        file.engine.forget(self.contents)
+        changeset = self.plan(file, text)
         refused = any(verdict.state is State.DRIFTED for verdict in changeset.before)
         assert refused or not changeset.problems, changeset.problems
         because = "; ".join(map(str, changeset.problems))
@@ -276,20 +273,15 @@ def table(results: list[Result]) -> Iterator[str]:
     """Count the results by kind, as a Markdown table."""
     yield "| mutation | mutants | refused | applied | wrong |"
     yield "|---|---|---|---|---|"
-    for kind in sorted({result.kind for result in results}):
-        yield _row(kind, [result for result in results if result.kind == kind])
-    yield _row("all", results)
-
-
-def _row(name: str, results: list[Result]) -> str:
-    counts = Counter(result.refused for result in results)
-    return f"| {name} | {len(results)} | {counts[True]} | {counts[False]} | {sum(bool(r.wrong) for r in results)} |"
+    for name in (*sorted({result.kind for result in results}), "all"):
+        these = [result for result in results if name in (result.kind, "all")]
+        refused = sum(result.refused for result in these)
+        wrong = sum(bool(result.wrong) for result in these)
+        yield f"| {name} | {len(these)} | {refused} | {len(these) - refused} | {wrong} |"
 
 
 def run_release(version: str, count: int, seed: int) -> tuple[list[Result], float]:
     """Run mutants of a release; return the results and the seconds that they took."""
-    from tests.releases import tree_of
-
     started = time.monotonic()
     results = list(Release(tree_of(version)).run(count, seed))
     return results, time.monotonic() - started
@@ -305,18 +297,16 @@ def main() -> int:
     count, seed = options.count, options.seed
     command = f"python -m tests.overlays.hostile --count {count} --seed {seed} {' '.join(options.releases)}"
     print(HEADER.format(command=command), flush=True)  # noqa: T201
-    failed = False
+    all_wrong = []
     with ProcessPoolExecutor(initializer=spare_the_collector) as pool:
         runs = [pool.submit(run_release, version, count, seed) for version in options.releases]
         for version, ran in zip(options.releases, runs, strict=True):
             results, seconds = ran.result()
-            print(f"\n## vLLM {version}: {len(results)} mutants in {seconds:.0f} s\n")  # noqa: T201
-            print(*table(results), sep="\n", flush=True)  # noqa: T201
-            for result in results:
-                if result.wrong:
-                    failed = True
-                    print(f"- {result.kind}, {result.what}: {result.wrong}", flush=True)  # noqa: T201
-    return int(failed)
+            wrong = [f"- {one.kind}, {one.what}: {one.wrong}" for one in results if one.wrong]
+            title = f"\n## vLLM {version}: {len(results)} mutants in {seconds:.0f} s\n"
+            print(title, *table(results), *wrong, sep="\n", flush=True)  # noqa: T201
+            all_wrong += wrong
+    return int(bool(all_wrong))
 
 
 if __name__ == "__main__":

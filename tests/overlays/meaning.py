@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from tests.overlays.mutations import blocks, span
+from tests.overlays.mutants import blocks, lines_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Key = tuple[str, str]
@@ -42,7 +42,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
             mine = known[_rendered(stmt)] <= 0
             known[_rendered(stmt)] -= 1
             (ours if mine else theirs).append(stmt)
-        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, span(function)[0] + 1)]
+        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, lines_of(function)[0] + 1)]
         stored = {n.id for s in theirs for n in _names(s) if not isinstance(n.ctx, ast.Load)}
         read = {n.id for s in theirs for n in _names(s) if isinstance(n.ctx, ast.Load)}
         written = {n.id for s in ours for n in _names(s) if not isinstance(n.ctx, ast.Load)}
@@ -81,17 +81,8 @@ def worse(made: Mapping[Key, str], now: Mapping[Key, str]) -> list[str]:
 
 def _rendered(stmt: ast.stmt) -> str:
     """Render a statement's syntax; for a compound statement, only its header."""
-    if not blocks(stmt):
-        return ast.dump(stmt)
-    fields = [(n, v) for n, v in ast.iter_fields(stmt) if n not in {"body", "orelse", "finalbody", "handlers", "cases"}]
-    return type(stmt).__name__ + "".join(
-        ast.dump(v)
-        if isinstance(v, ast.AST)
-        else str([ast.dump(x) if isinstance(x, ast.AST) else x for x in v])
-        if isinstance(v, list)
-        else repr(v)
-        for _, v in fields
-    )
+    below = {"body", "orelse", "finalbody", "handlers", "cases"}
+    return ast.dump(type(stmt)(**{name: value for name, value in ast.iter_fields(stmt) if name not in below}))
 
 
 def _methods(tree: ast.Module) -> Iterator[tuple[Function, str]]:

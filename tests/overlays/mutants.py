@@ -1,8 +1,4 @@
-"""Seeded mutants of the modules that an overlay touches, each with its expected outcome.
-
-Each mutation is made twice: in the pristine file, and at the counterpart of the mutated statement in the patched file.
-Comparing the syntax trees of the two files finds the counterparts.
-"""
+"""Mutations of a module at one statement, name or literal, and what they must do to an overlay that changes it."""
 
 from __future__ import annotations
 
@@ -12,263 +8,209 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from libcst.metadata import MetadataWrapper, PositionProvider
-from vpatch.core import cst
 from vpatch.core.overlay import Edit
 from vpatch.core.parse import Source
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Finding
 
-from tests.overlays.mutations import (
-    MUTATE,
-    WRAPPERS,
-    Place,
-    Steps,
-    compiles,
-    definitions,
-    follow,
-    header,
-    holes,
-    mutated,
-    pairs,
-    places,
-    span,
-)
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Span = tuple[tuple[int, int], tuple[int, int]]
+"""Where code begins and ends: line, counted from 1, and column."""
 
-KINDS = ("rename", "literal", *MUTATE)
+
+@dataclass(frozen=True)
+class Place:
+    """A statement in a block."""
+
+    node: ast.stmt
+    block: list[ast.stmt]
+    index: int
+
+
+def lines_of(node: ast.stmt) -> tuple[int, int]:
+    """Return a statement's lines, decorators included, as the bounds of a slice."""
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+    return first - 1, node.end_lineno or first
+
+
+def blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    """Return the blocks of a compound statement."""
+    own = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+    inner = [block for block in own if isinstance(block, list) and block]  # a lambda's body is no list
+    return inner + [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+
+
+def places(block: list[ast.stmt]) -> Iterator[Place]:
+    """Yield every statement of a block, and of the blocks in it."""
+    for index, node in enumerate(block):
+        yield Place(node, block, index)
+        for inner in blocks(node):
+            yield from places(inner)
+
+
+def compiles(text: str) -> bool:
+    """Whether a module is valid Python."""
+    try:
+        compile(text, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+def delete(lines: list[str], place: Place) -> list[str]:
+    first, last = lines_of(place.node)
+    stub = [] if len(place.block) > 1 else [f"{' ' * place.node.col_offset}pass\n"]
+    return [*lines[:first], *stub, *lines[last:]]
+
+
+def duplicate(lines: list[str], place: Place) -> list[str]:
+    first, last = lines_of(place.node)
+    return [*lines[:last], *lines[first:last], *lines[last:]]
+
+
+def reorder(lines: list[str], place: Place) -> list[str]:
+    (first, last), (then, end) = lines_of(place.node), lines_of(place.block[place.index + 1])
+    return [*lines[:first], *lines[then:end], *lines[last:then], *lines[first:last], *lines[end:]]
+
+
+def wrap(lines: list[str], place: Place) -> list[str]:
+    return indented(lines, place.node, "if True:")
+
+
+def indented(lines: list[str], node: ast.stmt, head: str) -> list[str]:
+    """Put a statement under a header; lines inside strings keep their indentation."""
+    first, last = lines_of(node)
+    strings = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr)]
+    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}
+    inner = [lines[row] if row in kept or not lines[row].strip() else f"    {lines[row]}" for row in range(first, last)]
+    return [*lines[:first], f"{' ' * node.col_offset}{head}\n", *inner, *lines[last:]]
+
+
+STATEMENTS: dict[str, Callable[[list[str], Place], list[str]]] = {
+    "reorder": reorder,
+    "wrap": wrap,
+    "duplicate": duplicate,
+    "delete": delete,
+}
+KINDS = ("rename", "literal", *STATEMENTS)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant of a pristine file, its twin (the patched file with the same mutation), and the expected outcome.
+    """A mutated module, and what its overlay must do.
 
-    `fate`: "drifted"; "equal": applying the overlay yields `twin`; "moved": an anchor statement swapped places with its
-    neighbor, so that `twin` has the same statements in another order; "leaned": the mutation is in an import that an
-    edit found present, so that the edit adds it again; "free": the mutation is in code that `...` of an anchor stands
-    for, so that applying the overlay yields `twin` byte for byte.
+    `fate`: "drifts", because the mutation is in code that an edit knows exactly; "applies", because no edit knows that
+    code; "either", because it moves or copies such code, or is in what `...` of an anchor stands for.
     """
 
     kind: str
     file: str
     line: int
-    near: bool
     text: str
-    twin: str
     fate: str
 
     def __str__(self) -> str:
-        return f"{self.kind} at {self.file}:{self.line}, to be {self.fate}"
-
-
-@dataclass(frozen=True)
-class Region:
-    """What one edit matches in a pristine file: a statement, an expression in one, or only its scope.
-
-    `chain` holds the definitions that the scope names, `headers` the blocks nested below them, `free` the nodes that
-    `...` of the pattern stands for, with all below them, and `leaned` the names that are imported already.
-    """
-
-    stmt: ast.stmt | None
-    expr: ast.expr | None
-    around: tuple[ast.stmt, ...]
-    chain: tuple[ast.stmt, ...]
-    headers: tuple[ast.stmt, ...]
-    alone: bool
-    free: frozenset[ast.AST]
-    leaned: frozenset[str]
-
-    def fate(self, kind: str, place: Place, path: Steps) -> str:
-        """Return the expected outcome of a mutation, as far as this region is concerned."""
-        node, below = place.node, self.expr is None and self.stmt in place.around
-        changed = place.block[place.index : place.index + 2] if kind == "reorder" else [follow(node, path)]
-        if all(one in self.free for one in changed):
-            return "free"
-        if isinstance(node, ast.Import | ast.ImportFrom) and self.leaned & {a.asname or a.name for a in node.names}:
-            return "leaned"
-        if kind in {"rename", "literal"}:
-            return "drifted" if below or self._has(node, path) else "equal"
-        if kind == "reorder":
-            if self.expr is None and self.stmt in place.block[place.index : place.index + 2]:
-                return "moved" if self.alone else "drifted"
-            return "drifted" if below else "equal"
-        if node is self.stmt or node in (*self.around, *self.chain):
-            if kind == "duplicate" and node is self.stmt and not self.alone:
-                return "undefined"
-            if kind == "wrap" and (node in self.chain or (self.expr and node not in self.headers)):
-                return "equal"  # a name is found inside any block, an expression at any depth
-            return "drifted"
-        return "drifted" if below else "equal"
-
-    def _has(self, node: ast.stmt, path: Steps) -> bool:
-        if node in self.headers:
-            return path[0][0] in {"test", "target", "iter", "items"}
-        if node in self.chain and node is not self.stmt:
-            return not path
-        if node is not self.stmt:
-            return False
-        at = follow(node, path)
-        return self.expr is None or (at is not None and any(inner is at for inner in ast.walk(self.expr)))
-
-
-def regions(found: Sequence[tuple[Edit, Finding]], source: Source, tree: ast.Module) -> Iterator[Region]:
-    """Yield the regions that the edits of a file matched in its pristine form."""
-    where = MetadataWrapper(source.module, unsafe_skip_copy=True).resolve(PositionProvider)
-    known = {id(place.node): place for place in places(tree.body)}
-    for edit, finding in found:
-        if edit.file != source.file:
-            continue
-        names = [n for n in edit.scope.split(".") if n and n not in {"setter", "getter", "deleter"}]
-        chain = next((c for c in map(_chain, known.values()) if c and [n.name for n in c] == names), ())  # type: ignore[attr-defined]
-        within: tuple[str, ...] = getattr(edit, "within", ())
-        lean = (
-            frozenset(name.rpartition(".")[2] for name, _ in finding.binds)
-            if finding.found is finding.found.AFTER
-            else frozenset()
-        )
-        patterns = ast.parse(str(getattr(edit, "anchor", getattr(edit, "call", "")))).body
-        for path in finding.regions or (None,):
-            if path is None:
-                yield Region(None, None, chain[:-1], chain, (), alone=True, free=frozenset(), leaned=lean)
-                continue
-            node = along(source.module, path)[-1]
-            start, end = where[node].start, where[node].end
-            stmt, expr = None, None
-            for place in known.values():
-                first, last = span(place.node)
-                if first < start.line <= last:
-                    stmt = place
-            assert stmt is not None
-            if isinstance(node, cst.BaseExpression):
-                expr = next(
-                    n
-                    for n in ast.walk(stmt.node)
-                    if isinstance(n, ast.expr)
-                    and (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset)
-                    == (start.line, start.column, end.line, end.column)
-                )
-            else:
-                stmt = next(
-                    p for p in known.values() if (p.node.lineno, p.node.col_offset) == (start.line, start.column)
-                )
-            inner = [n for n in stmt.around if n not in chain and not definitions(n)]
-            upstream = _without(expr, str(getattr(edit, "keyword", ""))) if expr else stmt.node
-            parts = (holes(getattr(one, "value", one) if expr else one, upstream) for one in patterns)
-            free = next((part for part in parts if part is not None), [])
-            yield Region(
-                stmt.node,
-                expr,
-                stmt.around,
-                chain,
-                tuple(inner[: len(within)]),
-                alone=len(finding.regions) == 1,
-                free=frozenset(node for part in free for node in ast.walk(part)),
-                leaned=frozenset(),
-            )
-
-
-def _without(expr: ast.expr, keyword: str) -> ast.expr:
-    """Return a call without the keyword argument, written `name=value`, that an edit adds; any other as it is."""
-    if not isinstance(expr, ast.Call) or not keyword:
-        return expr
-    left = [one for one in expr.keywords if one.arg != keyword.partition("=")[0]]
-    return ast.Call(expr.func, expr.args, left)
-
-
-def _chain(place: Place) -> tuple[ast.stmt, ...]:
-    return tuple(n for n in (*place.around, place.node) if definitions(n)) if definitions(place.node) else ()
+        return f"{self.kind} at {self.file}:{self.line}, which {self.fate}"
 
 
 class Mutator:
-    """Makes the mutants of one file."""
+    """Makes the mutants of one file, of which edits found code.
 
-    def __init__(self, source: Source, patched: str, found: Sequence[tuple[Edit, Finding]]) -> None:
-        self.file, self.pristine, self.patched = source.file, source.module.code, patched
-        old, new = ast.parse(self.pristine), ast.parse(patched)
-        self.lines = self.pristine.splitlines()
-        self.regions = list(regions(found, source, old))
-        self.twins = {id(a): b for a, b in pairs(old.body, new.body)}
-        self.new = {id(place.node): place for place in places(new.body)}
-        self.old = [place for place in places(old.body) if self._movable(place)]
+    Attributes:
+        exact: the code that edits know exactly.
+        around: the lines of the statements that have such code, and of the headers of definitions that edits name.
+    """
 
-    def _movable(self, place: Place) -> bool:
-        first, last = span(place.node)
-        alone = not self.lines[place.node.lineno - 1].encode()[: place.node.col_offset].strip(b" @")
-        return alone and all(
-            span(other)[0] >= last or span(other)[1] <= first for other in place.block if other is not place.node
-        )
+    def __init__(self, source: Source, found: Sequence[tuple[Edit, Finding]]) -> None:
+        self.file, self.text = source.file, source.module.code
+        self.lines, self.tree = self.text.splitlines(keepends=True), ast.parse(self.text)
+        self.exact: list[Span] = []
+        self.around: set[int] = set()
+        where = MetadataWrapper(source.module, unsafe_skip_copy=True).resolve(PositionProvider)
+        for edit, finding in found:
+            if edit.file != self.file:
+                continue
+            scope = edit.scope.split(".")
+            for node in ast.walk(self.tree):
+                imports = isinstance(node, ast.Import | ast.ImportFrom) and finding.binds
+                if imports or (isinstance(node, Definition) and node.name in scope):
+                    self.around.add(node.lineno)  # type: ignore[attr-defined]
+            for path in finding.regions:
+                at = where[along(source.module, path)[-1]]
+                first, last = (at.start.line, at.start.column), (at.end.line, at.end.column)
+                self.around |= set(range(at.start.line, at.end.line + 1)) | self._headers(at.start.line)
+                if "..." not in f"{getattr(edit, 'anchor', '')}{getattr(edit, 'call', '')}":
+                    self.exact.append((first, last))
 
-    def near(self, place: Place) -> bool:
-        """Whether a statement is in a function that the overlay edits, or encloses one."""
-        return any(chain[-1] in (*place.around, place.node) for r in self.regions if (chain := r.chain))
+    def _headers(self, line: int) -> set[int]:
+        """Return the lines of the headers of the blocks that a line is in."""
+        around = [
+            place.node for place in places(self.tree.body) if place.node.lineno < line <= (place.node.end_lineno or 0)
+        ]
+        return {row for node in around for block in blocks(node)[:1] for row in range(node.lineno, block[0].lineno)}
 
-    def candidates(self) -> Iterator[tuple[str, Place, Steps]]:
-        """Yield every possible mutation: its kind, the statement, and the path to a name or literal in it."""
-        for place in self.old:
-            for kind in MUTATE:
-                if kind != "reorder" or place.index + 1 < len(place.block):
-                    yield kind, place, ()
-            if isinstance(place.node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-                yield "rename", place, ()
-            for path, node in header(place.node):
-                if isinstance(node, ast.Name | ast.arg | ast.Attribute | ast.alias):
-                    yield "rename", place, path
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-                    yield "literal", place, path
+    def fate(self, kind: str, place: Place, node: ast.AST) -> str:
+        """Return what the overlay must do after a mutation."""
+        if kind in STATEMENTS:
+            last = place.block[place.index + 1] if kind == "reorder" else place.node
+            changed = range(lines_of(place.node)[0] + 1, lines_of(last)[1] + 1)
+            return "applies" if self.around.isdisjoint(changed) else "either"
+        line, start, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        inside = any(first <= (line, start) and (line, end) <= last for first, last in self.exact)
+        return "drifts" if inside else "either" if line in self.around else "applies"
 
-    def mutant(self, kind: str, place: Place, path: Steps, how: str) -> Mutant | None:
-        """Make one mutant; None if it is not valid Python, changes nothing or has no counterpart."""
-        fate = self.fate(kind, place, path)
-        text = mutated(self.pristine, kind, place, path, how)
-        if fate == "undefined" or text in {None, self.pristine} or not compiles(text):
+    def mutant(self, kind: str, place: Place, node: ast.AST) -> Mutant | None:
+        """Make one mutant; None if it is no valid Python, or changes nothing."""
+        text = "".join(STATEMENTS[kind](self.lines, place)) if kind in STATEMENTS else self._put(node)
+        if text == self.text or not compiles(text):
             return None
-        other = ""
-        if fate != "drifted":
-            twin = self._twin(kind, place)
-            counterpart = mutated(self.patched, kind, twin, path, how) if twin else None
-            if counterpart is None and fate in {"equal", "free"}:
-                return None
-            other = counterpart or self.patched
-        return Mutant(kind, self.file, place.node.lineno, self.near(place), text, other, fate)
+        return Mutant(kind, self.file, place.node.lineno, text, self.fate(kind, place, node))
 
-    def _twin(self, kind: str, place: Place) -> Place | None:
-        """Return a statement's place in the patched file; to reorder, paired with its neighbor's counterpart."""
-        twin = self.twins.get(id(place.node))
-        if twin is None or kind != "reorder":
-            return self.new[id(twin)] if twin else None
-        other = self.twins.get(id(place.block[place.index + 1])) if place.index + 1 < len(place.block) else None
-        return Place(twin, [twin, other], 0, ()) if other else None
+    def _put(self, node: ast.AST) -> str:
+        """Replace a name or a literal that is on one line."""
+        row, start, end = node.lineno - 1, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        line, new = self.lines[row].encode(), "vp_name"
+        match node:
+            case ast.Constant(value=str()):
+                new = '"vp_literal"'
+            case ast.Constant(value=bool(value)):
+                new = str(not value)
+            case ast.Constant(value=int(value) | float(value)):
+                new = f"{value}1"
+            case ast.Attribute(attr=name):
+                start = end - len(name.encode())
+            case ast.arg(arg=name):
+                end = start + len(name.encode())
+        changed = (line[:start] + new.encode() + line[end:]).decode()
+        return "".join([*self.lines[:row], changed, *self.lines[row + 1 :]])
 
-    def fate(self, kind: str, place: Place, path: Steps) -> str:
-        """Return the expected outcome of a mutation."""
-        fates = {region.fate(kind, place, path) for region in self.regions}
-        return next((fate for fate in ("undefined", "drifted", "moved", "leaned", "free") if fate in fates), "equal")
+    def candidates(self) -> Iterator[tuple[str, Place, ast.AST]]:
+        """Yield every possible mutation: its kind, the statement, and the name or literal in it."""
+        for place in places(self.tree.body):
+            if not self.lines[place.node.lineno - 1][: place.node.col_offset].strip(" @"):
+                for kind in STATEMENTS:
+                    if kind != "reorder" or place.index + 1 < len(place.block):
+                        yield kind, place, place.node
+            below = {id(inner) for block in blocks(place.node) for each in block for inner in ast.walk(each)}
+            texts = [node for node in ast.walk(place.node) if isinstance(node, ast.JoinedStr)]
+            below |= {id(inner) for node in texts for inner in ast.walk(node)}
+            for node in ast.walk(place.node):
+                if id(node) in below or getattr(node, "end_lineno", 0) != getattr(node, "lineno", None):
+                    continue
+                if isinstance(node, ast.Name | ast.Attribute | ast.arg):
+                    yield "rename", place, node
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
+                    yield "literal", place, node
 
 
-def mutants(mutator: Mutator, count: int, each: int, seed: int) -> list[Mutant]:
-    """Choose mutants: `each` of every kind at every region, then `count` in all, half of them in edited functions."""
+def mutants(mutator: Mutator, count: int, seed: int) -> Iterator[Mutant]:
+    """Choose so many mutants of each kind, half of them in code that edits know."""
     rng = random.Random(seed)  # noqa: S311 - it is to be repeatable
-    todo: dict[str, list[tuple[Place, Steps]]] = {kind: [] for kind in KINDS}
-    for kind, place, path in mutator.candidates():
-        todo[kind].append((place, path))
-    made: list[Mutant] = []
-
-    def take(kind: str, wanted: int, fits: Callable[[Place, Steps], bool]) -> None:
-        left = []
-        for place, path in todo[kind]:
-            if wanted > 0 and fits(place, path):
-                if mutant := mutator.mutant(kind, place, path, rng.choice(list(WRAPPERS))):
-                    made.append(mutant)
-                    wanted -= 1
-            else:
-                left.append((place, path))
-        todo[kind] = left
-
-    for kind in KINDS:
-        rng.shuffle(todo[kind])
-        for region in mutator.regions:
-            for fate in ("drifted", "free"):
-                take(kind, each, lambda p, path, r=region, kind=kind, fate=fate: r.fate(kind, p, path) == fate)  # type: ignore[misc]
-    share = max(count - len(made), 0) // (2 * len(KINDS))
-    for kind in KINDS:
-        take(kind, share, lambda p, _: mutator.near(p))
-        take(kind, share, lambda p, _: not mutator.near(p))
-    return made
+    todo = list(mutator.candidates())
+    rng.shuffle(todo)
+    left = {(kind, known): (count + known) // 2 for kind in KINDS for known in (False, True)}
+    for kind, place, node in todo:
+        key = kind, mutator.fate(kind, place, node) != "applies"
+        if left[key] and (mutant := mutator.mutant(kind, place, node)):
+            left[key] -= 1
+            yield mutant

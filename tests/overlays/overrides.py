@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tests.overlays.mutations import indented, span
+from tests.overlays.mutants import indented, lines_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,85 +49,63 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     """Yield every override of the function or class with this qualified name."""
     *owners, node = chain(parsed(text), name)
     assert isinstance(node, Function | ast.ClassDef)
-    last, owner = name.rpartition(".")[2], owners[-1] if owners else None
+    around, _, last = name.rpartition(".")
+    top, owner = name.partition(".")[0], owners[-1] if owners else None
+    in_class = isinstance(owner, ast.ClassDef)
+    inner, lines = " " * node.col_offset, text.splitlines(keepends=True)
+    end = (owner if in_class and owner else node).end_lineno or 0
+    again = "\n{0}def {1}(*arguments, **options):\n{0}    return None\n"
+    methods = (
+        [m for m in owner.body if isinstance(m, Function) and m is not node] if isinstance(owner, ast.ClassDef) else []
+    )
+    of_self = next((m.body[-1] for m in methods if [arg.arg for arg in m.args.args[:1]] == ["self"]), None)
 
-    def made(kind: str, changed: str, *, harmful: bool = True) -> Override:
-        return Override(kind, name, changed, harmful)
-
-    inner = " " * node.col_offset
-    again = f"{inner}def {last}(*arguments, **options):\n{inner}    return None\n"
-    target = owner if isinstance(owner, ast.ClassDef) else node
-    yield made("later-definition", _after(text, target.end_lineno or 0, f"\n{again}"))
-    yield made(
-        "conditional", _after(text, target.end_lineno or 0, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n")
-    )
-    yield made(
-        "in-a-try", f"{text}\ntry:\n    from vp_fast import {name.partition('.')[0]}\nexcept ImportError:\n    pass\n"
-    )
-    yield made(
-        "by-global",
-        f"{text}\ndef vp_install():\n    global {name.partition('.')[0]}\n    {name.partition('.')[0]} = vp_other\n",
-    )
-    yield made("deleted", f"{text}\ndel {name}\n")
-    yield made("assigned", f"{text}\n{name} = vp_other\n")
-    yield made("dead-if", indented(text, node, "if False:"))
-    yield made("typing-only", indented(text, node, "if TYPE_CHECKING:"))
-    yield made("another-assigned", f"{text}\n{name}_vp = vp_other\n", harmful=False)
-    yield made(
-        "another-definition",
-        _after(text, target.end_lineno or 0, f"\n{again.replace(last, 'vp_' + last)}"),
-        harmful=False,
-    )
-    if isinstance(owner, ast.ClassDef):
-        yield made("setattr", f'{text}\nsetattr({name.rpartition(".")[0]}, "{last}", vp_other)\n')
-        yield made(
-            "another-setattr", f'{text}\nsetattr({name.rpartition(".")[0]}, "vp_{last}", vp_other)\n', harmful=False
-        )
-        for method in owner.body:
-            if (
-                isinstance(method, Function)
-                and method is not node
-                and method.args.args[:1]
-                and method.args.args[0].arg == "self"
-            ):
-                yield made("on-the-instance", _before(text, method.body[-1], f"self.{last} = vp_other"))
-                yield made("on-the-class", _before(text, method.body[-1], f"type(self).{last} = vp_other"))
-                break
+    harmful = {
+        "later-definition": _after(text, end, again.format(inner, last)),
+        "conditional": _after(text, end, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n"),
+        "in-a-try": f"{text}\ntry:\n    from vp_fast import {top}\nexcept ImportError:\n    pass\n",
+        "by-global": f"{text}\ndef vp_install():\n    global {top}\n    {top} = vp_other\n",
+        "deleted": f"{text}\ndel {name}\n",
+        "assigned": f"{text}\n{name} = vp_other\n",
+        "dead-if": "".join(indented(lines, node, "if False:")),
+        "typing-only": "".join(indented(lines, node, "if TYPE_CHECKING:")),
+    }
+    harmless = {
+        "another-assigned": f"{text}\n{name}_vp = vp_other\n",
+        "another-definition": _after(text, end, again.format(inner, f"vp_{last}")),
+    }
+    if in_class:
+        harmful["setattr"] = f'{text}\nsetattr({around}, "{last}", vp_other)\n'
+        harmless["another-setattr"] = f'{text}\nsetattr({around}, "vp_{last}", vp_other)\n'
+        if of_self:
+            harmful["on-the-instance"] = _before(text, of_self, f"self.{last} = vp_other")
+            harmful["on-the-class"] = _before(text, of_self, f"type(self).{last} = vp_other")
     if isinstance(node, Function):
-        yield made("decorated", _before(text, node, "@vp_wrapper"))
+        harmful["decorated"] = _before(text, node, "@vp_wrapper")
         first = next(stmt for stmt in parsed(text).body if isinstance(stmt, ast.Import | ast.ImportFrom))
-        kept = _before(_before(text, node, "@functools.cache"), first, "import functools")
-        yield made("decorated-and-kept", kept, harmful=False)
+        cached = _before(text, node, "@functools.cache")
+        harmless["decorated-and-kept"] = _before(cached, first, "import functools")
+    for kind, changed in (harmful | harmless).items():
+        yield Override(kind, name, changed, kind in harmful)
 
 
 def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:
     """Yield mutants in which a statement of a function cannot run, and one with a harmless statement before it."""
-    for kind, code in (("behind-return", "return None"), ("behind-raise", "raise RuntimeError")):
-        yield Override(kind, name, _before(text, anchor, code), harmful=True)
-    yield Override("behind-a-call", name, _before(text, anchor, "vp_log()"), harmful=False)
+    for kind, code in (("return", "return None"), ("raise", "raise RuntimeError"), ("a-call", "vp_log()")):
+        yield Override(f"behind-{kind}", name, _before(text, anchor, code), kind != "a-call")
 
 
-def of_import(text: str, function: str, imported: str) -> Iterator[Override]:
+def of_import(text: str, function: str, name: str) -> Iterator[Override]:
     """Hide a name that the overlay imports: in the whole module, or in one function that uses it."""
     *_, node = chain(parsed(text), function)
     assert isinstance(node, Function)
     first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
-    yield Override("import-rebound", imported, f"{text}\n{imported} = vp_other\n", harmful=True)
-    yield Override(
-        "import-rebound-in-a-try",
-        imported,
-        f"{text}\ntry:\n    import {imported}\nexcept ImportError:\n    pass\n",
-        harmful=True,
-    )
-    yield Override(
-        "import-hidden", f"{imported} in {function}", _before(text, first, f"{imported} = vp_other"), harmful=True
-    )
-    yield Override(
-        "import-not-hidden",
-        f"{imported} in {function}",
-        _before(text, first, f"vp_{imported} = vp_other"),
-        harmful=False,
-    )
+    attempt = f"{text}\ntry:\n    import {name}\nexcept ImportError:\n    pass\n"
+    yield Override("import-rebound", name, f"{text}\n{name} = vp_other\n", harmful=True)
+    yield Override("import-rebound-in-a-try", name, attempt, harmful=True)
+    for kind, hidden in (("hidden", name), ("not-hidden", f"vp_{name}")):
+        changed = _before(text, first, f"{hidden} = vp_other")
+        yield Override(f"import-{kind}", f"{name} in {function}", changed, kind == "hidden")
 
 
 def _after(text: str, line: int, code: str) -> str:
@@ -136,5 +114,4 @@ def _after(text: str, line: int, code: str) -> str:
 
 
 def _before(text: str, stmt: ast.stmt, code: str) -> str:
-    first, _ = span(stmt)
-    return _after(text, first, f"{' ' * stmt.col_offset}{code}\n")
+    return _after(text, lines_of(stmt)[0], f"{' ' * stmt.col_offset}{code}\n")

@@ -6,17 +6,15 @@ libcst's `ScopeProvider`, not the engine under test, decides which occurrences b
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
 from libcst.metadata import (
     Assignment,
     BaseAssignment,
-    ClassScope,
     FunctionScope,
     GlobalScope,
-    ImportAssignment,
     MetadataWrapper,
     PositionProvider,
     Scope,
@@ -49,7 +47,7 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
         return (code.start.line, code.end.column if before else code.start.column, code.end.column, before)
 
     for scope in {scope for scope in wrapper.resolve(ScopeProvider).values() if scope}:
-        kind = {GlobalScope: "module", FunctionScope: "local", ClassScope: "class"}.get(type(scope))
+        kind = {GlobalScope: "module", FunctionScope: "local"}.get(type(scope))
         if kind is None:
             continue
         by_name: dict[str, list[BaseAssignment]] = {}
@@ -64,44 +62,36 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
             match node:
                 case ast.Attribute(value=ast.Name("self"), attr=name, end_lineno=int(line), end_col_offset=int(column)):
                     end = len(lines[line - 1].encode()[:column].decode())
-                    found.setdefault(Variable("attribute", owner.name, name), []).append(
-                        (line, end - len(name), end, "")
-                    )
-    return {v: spans for v, spans in found.items() if v.kind != "class"}
+                    variable = Variable("attribute", owner.name, name)
+                    found.setdefault(variable, []).append((line, end - len(name), end, ""))
+    return found
 
 
-def _spans(assignments: list[BaseAssignment], name: str, span: object) -> list[Span]:
+def _spans(assignments: list[BaseAssignment], name: str, span: Callable[..., Span]) -> list[Span]:
+    """Return all occurrences of a name; none if one of them cannot be renamed."""
     spans: list[Span] = []
     for assignment in assignments:
-        if not isinstance(assignment, Assignment):
+        target = _target(assignment, name) if isinstance(assignment, Assignment) else None
+        accesses = [access.node for access in assignment.references]
+        if target is None or not all(isinstance(node, cst.Name) for node in accesses):
             return []
-        target = _target(assignment, name)
-        if target is None:
-            return []
-        spans.append(span(*target))  # type: ignore[operator]
-        for access in assignment.references:
-            if not isinstance(access.node, cst.Name):
-                return []
-            spans.append(span(access.node))  # type: ignore[operator]
+        spans += [span(*target), *map(span, accesses)]
     return sorted(set(spans))
 
 
 def _target(assignment: Assignment, name: str) -> tuple[cst.CSTNode, str] | tuple[cst.CSTNode] | None:
     """Find the node that holds the name in an assignment; an import's name is followed by ` as <new>`."""
-    node = assignment.node
-    if isinstance(assignment, ImportAssignment):
-        names = getattr(node, "names", ())
-        for alias in names if not isinstance(names, cst.ImportStar) else ():
-            if alias.evaluated_alias == name:
-                return (alias.asname.name,)
-            if alias.evaluated_alias is None and alias.evaluated_name == name:
-                return (alias.name, " as ")
-        return None
-    match node:
-        case cst.Name():
+    match assignment.node:
+        case cst.Name() as node:
             return (node,)
         case cst.Param(name=cst.Name() as inner) | cst.FunctionDef(name=inner) | cst.ClassDef(name=inner):
             return (inner,)
+        case cst.Import(names=names) | cst.ImportFrom(names=[*_] as names):
+            for alias in names:
+                if alias.evaluated_alias == name and alias.asname:
+                    return (alias.asname.name,)
+                if alias.evaluated_alias is None and alias.evaluated_name == name:
+                    return (alias.name, " as ")
     return None
 
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-from vpatch.testing import Case, State
+import pytest
+from packaging.specifiers import SpecifierSet
+from vpatch.testing import Case, State, check
+
+from tests.releases import RELEASES, cases
+
+Change = tuple[str, str]
+"""Code that a file has once, and what stands there instead."""
+
+
+def on(releases: str, state: State, says: str = "") -> Iterator[Case]:
+    """Yield a case for each release in a range of versions."""
+    return (Case(release, state, says=says) for release in RELEASES if SpecifierSet(releases).contains(release))
 
 
 def drifted(release: str, file: str, *changes: tuple[str, str, str]) -> Iterator[Case]:
@@ -13,13 +26,45 @@ def drifted(release: str, file: str, *changes: tuple[str, str, str]) -> Iterator
         yield Case(release, State.DRIFTED, replace={file: (old, new)}, says=says)
 
 
-WITHOUT_TURBOQUANT = tuple(
-    Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
-    for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
-)
+def table(overlay: str, rows: Iterable[Case]) -> Callable[..., None]:
+    """Return the test of an overlay's cases."""
+
+    @pytest.mark.parametrize("case", cases(rows))
+    def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+        check(case, overlay, tree=slim(case.release), scratch=tmp_path)
+
+    return test_case
+
+
+def changed(text: str, *changes: Change) -> str:
+    """Return a text with changes."""
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def check_result(overlay: str, release: str, tree: Path, scratch: Path, file: str, *changes: Change) -> None:
+    """Hold that an overlay makes these changes in a file, and no others."""
+    result = changed((tree / file).read_text(), *changes)
+    check(Case(release, State.PENDING, result={file: result}), overlay, tree=tree, scratch=scratch)
+
+
+def check_edited(case: Case, overlay: str, tree: Path, scratch: Path, file: str, *changes: Change) -> None:
+    """Check a case on a tree of links, after these changes of a file."""
+    text = changed((tree / file).read_text(), *changes)
+    compile(text, file, "exec", dont_inherit=True)
+    (tree / file).unlink()
+    (tree / file).write_text(text)
+    scratch.mkdir()
+    check(case, overlay, tree=tree, scratch=scratch)
+
 
 CACHE = "vllm/config/cache.py"
 CACHE_TYPES = ("CacheDType = Literal[", "CacheDTypes = Literal[")
 
-# A broken tree is never taken for one without the feature.
-BROKEN = Case("0.18.0", State.DRIFTED, replace={CACHE: CACHE_TYPES}, says="CacheDType 0 times")
+WITHOUT_TURBOQUANT = (
+    *on("<0.20", State.NOT_APPLICABLE, "lists no turboquant_*"),
+    # A broken tree is never taken for one without the feature.
+    Case("0.18.0", State.DRIFTED, replace={CACHE: CACHE_TYPES}, says="CacheDType 0 times"),
+)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from vpatch.core.catalogue import discover, select
-from vpatch.testing import Case, State, check
+from vpatch.testing import Case, State
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
-from tests.overlays.tables import drifted
-from tests.releases import RELEASES, cases, tiered
+from tests.overlays.tables import drifted, on, table
+from tests.releases import RELEASES, tiered
 
 LAYERS = "vllm/model_executor/layers/"
 VOCAB = f"{LAYERS}vocab_parallel_embedding.py"
@@ -32,14 +33,15 @@ UP_TO_0_22 = UP_TO_0_27 | {"qwen3.5", "scalar-scales"}
 UP_TO_0_21 = UP_TO_0_22 - {"draft-heads-v2"}
 UP_TO_0_19 = UP_TO_0_21 | {"dispatch"}
 
-PENDING: dict[str, set[str]] = {
-    **dict.fromkeys(("0.18.0", "0.18.1", "0.19.0", "0.19.1"), UP_TO_0_19),
-    **dict.fromkeys(("0.20.0", "0.20.1", "0.20.2", "0.21.0"), UP_TO_0_21),
-    **dict.fromkeys(("0.22.0", "0.22.1"), UP_TO_0_22),
-    **dict.fromkeys(("0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"), UP_TO_0_27),
-    **dict.fromkeys(("0.28.0", "0.29.0", "0.30.0"), UP_TO_0_30),
-    **dict.fromkeys(("0.31.0", "0.32.0", "0.33.0"), ALWAYS),
+PENDING = {
+    "<0.20": UP_TO_0_19,
+    ">=0.20,<0.22": UP_TO_0_21,
+    ">=0.22,<0.23": UP_TO_0_22,
+    ">=0.23,<0.28": UP_TO_0_27,
+    ">=0.28,<0.31": UP_TO_0_30,
+    ">=0.31": ALWAYS,
 }
+"""By range of releases, the parts that are pending."""
 
 NO_QUANT_CONFIG = "config.hidden_size,\n            prefix=maybe_prefix("
 OTHER_CONFIG = "config.hidden_size,\n            quant_config=None,\n            prefix=maybe_prefix("
@@ -47,7 +49,7 @@ SHARES = "self.model.lm_head.weight.cpu()"
 TIES = "if config.tie_word_embeddings"
 
 CASES = (
-    *(Case(release, State.PENDING) for release in PENDING),
+    *on(">=0.18", State.PENDING),
     # Half of upstream's change is completed if its halves are independent, and drifted if they are not.
     Case(
         "0.26.0",
@@ -100,22 +102,18 @@ CASES = (
     *drifted("0.33.0", V2_DRAFTS, ("    w = draft.weight", "    w = draft.weights", "`w = draft.weight` is not there")),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "ct-fp8-lm-head", tree=slim(case.release), scratch=tmp_path)
+test_case = table("ct-fp8-lm-head", CASES)
 
 
-@pytest.mark.parametrize("release", tiered(PENDING))
+@pytest.mark.parametrize("release", tiered(RELEASES))
 def test_parts(release: str, slim: Callable[[str], Path]) -> None:
     (verdict,) = engine_of(select(discover(), ("ct-fp8-lm-head",))).status(locate(slim(release)).read)
     states = {part.name: part.state for part in verdict.parts}
+    (pending,) = (parts for span, parts in PENDING.items() if SpecifierSet(span).contains(release))
+    absent = {"tied-qwen3.5", "draft-heads-v2"} - pending
 
-    assert {name for name, state in states.items() if state is State.PENDING} == PENDING[release]
-    absent = {"tied-qwen3.5", "draft-heads-v2"} - PENDING[release]
-    assert {name for name, state in states.items() if state is State.NOT_APPLICABLE} == absent
-    assert all(states[name] is State.MERGED for name in states.keys() - PENDING[release] - absent)
-
-
-def test_every_release_is_in_the_table() -> None:
-    assert tuple(PENDING) == RELEASES
+    assert states == {
+        name: State.PENDING if name in pending else State.NOT_APPLICABLE if name in absent else State.MERGED
+        for name in states
+    }
+    assert pending | absent <= states.keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from vpatch_overlays.companions.ct_fp8_lm_head import is_quantized, name_in_config, spellings
@@ -70,23 +70,13 @@ def test_the_geometry_is_that_of_one_rank() -> None:
     assert layer.prefix == "lm_head"
 
 
-@pytest.mark.parametrize("layer", [SimpleNamespace(), SimpleNamespace(scheme=None)])
-def test_a_head_without_a_scheme_is_not_quantized(layer: Any) -> None:
-    assert not is_quantized(layer)
-
-
-@pytest.mark.parametrize("prefix", [None, ""])
-def test_a_layer_without_a_name_has_none_in_the_config(prefix: str | None) -> None:
-    layer: Any = object()
+def test_what_has_no_quantized_head_is_left_alone() -> None:
+    layer: Any = SimpleNamespace()
     config: Any = None
 
-    assert name_in_config(layer, prefix, config) == prefix
-
-
-@pytest.mark.parametrize("config", [None, SimpleNamespace(get_name=lambda: "fp8")])
-def test_other_quantizations_may_tie_their_head(config: Any) -> None:
-    embeddings: Any = SimpleNamespace()
-
-    leave_tied_target(config, "lm_head", embeddings)
-
-    assert not hasattr(embeddings, TIED)
+    assert not is_quantized(layer)
+    assert not is_quantized(cast("Any", SimpleNamespace(scheme=None)))
+    assert (name_in_config(layer, None, config), name_in_config(layer, "", config)) == (None, "")
+    for other in (None, SimpleNamespace(get_name=lambda: "fp8")):
+        leave_tied_target(cast("Any", other), "lm_head", layer)
+        assert not hasattr(layer, TIED)

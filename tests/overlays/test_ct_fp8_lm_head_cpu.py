@@ -1,4 +1,4 @@
-"""ct-fp8-lm-head in the real vLLM, on the CPU: builds, loads and runs heads and whole models.
+"""ct-fp8-lm-head in the real vLLM, on the CPU: builds, loads and runs heads, whole models and their drafts.
 
 Each test compares a release as published with the same release plus the overlay, on a simulated GPU whose FP8 kernels
 are replaced by plain arithmetic. One process plays several ranks, one after the other.
@@ -6,11 +6,14 @@ are replaced by plain arithmetic. One process plays several ranks, one after the
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 
 from tests.tiers import sampled
-from tests.validation.cpu import head_models, head_unpassed
-from tests.validation.cpu.comparison import Comparison, compared, each, one_first
+from tests.validation.cpu import head_models, head_owners, head_unpassed, validation
+from tests.validation.cpu.comparison import Comparison, compared, each
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -22,11 +25,12 @@ from tests.validation.cpu.head_cases import (
     TIED_BIAS,
     UNNAMED,
     UNTARGETED,
-    Head,
 )
 
-QUANTIZED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
-PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
+pytestmark = pytest.mark.deep
+
+FP8, BF16 = "torch.float8_e4m3fn", "torch.bfloat16"
+QUANTIZED, PLAIN = ["CompressedTensorsLinearMethod", FP8], ["UnquantizedEmbeddingMethod", "torch.float32"]
 REFUSED = "has an FP8 {} of its own, but its config ties the head to the input embeddings"
 WARNED = "config quantizes {}, but ties it to the input embeddings. The head is not quantized."
 
@@ -35,14 +39,9 @@ NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
 MODELS = [*head_models.MODELS, *head_models.MTP, *head_unpassed.UNPASSED, *head_unpassed.MTP]
-RELEASES = sampled(("0.18.0", "0.20.2", "0.21.0", "0.33.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 3)
+OWN = {"bf16": BF16, "channel": FP8, "renamed": FP8}
 
-TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
-BF16 = [name for name in MODELS if "bf16" in name]
-FP8 = [name for name in MODELS if name not in (*TIED, *BF16)]
-
-
-release = each(one_first("0.20.2", RELEASES))
+release = each(sampled(("0.18.0", "0.20.2", "0.33.0", "0.21.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 2))
 
 
 @pytest.fixture(scope="module")
@@ -50,83 +49,41 @@ def seen(release: str) -> Comparison:
     return compared("probe_head", release, ("ct-fp8-lm-head",))
 
 
-def share(head: Head) -> tuple[int, int]:
-    """Rows of the vocabulary and of added tokens on each rank, with padding."""
-    rows = -(-head.vocab // head.multiple) * head.multiple
-    return rows // head.ranks, -(-head.added // head.multiple) * head.multiple // head.ranks
-
-
 @pytest.mark.parametrize("name", LOADED)
-def test_rows_are_those_of_the_checkpoint_and_padding_is_zero(seen: Comparison, name: str) -> None:
-    head, found = LOADED[name], seen.patched["loaded"][name]
-    rows, added = share(head)
+def test_a_head_has_the_rows_of_its_checkpoint(seen: Comparison, release: str, name: str) -> None:
+    head, found, stock = LOADED[name], seen.patched["loaded"][name], seen.stock["loaded"][name]
+    rows = -(-head.vocab // head.multiple) * head.multiple // head.ranks  # of the vocabulary, on each rank
+    here = rows + -(-head.added // head.multiple) * head.multiple // head.ranks
 
-    assert "error" not in found
     assert len(found["ranks"]) == head.ranks
     for number, rank in enumerate(found["ranks"]):
         assert rank["rows"] == max(0, min(rows, head.vocab - number * rows))
         assert rank["wrong"] == []
-        assert rank["padding"] == rows + added - rank["rows"]
-        assert rank["masked"] == rows - rank["rows"]
+        assert (rank["padding"], rank["masked"]) == (here - rank["rows"], rows - rank["rows"])
         assert rank["padding not zero"] == rank["scales not finite"] == 0
         assert rank["least scale"] >= (0 if head.kind == "channel" else 1 / 64)
+        sizes = [head.hidden, head.hidden, here * head.ranks, here]
+        assert rank["geometry"] == [*sizes, [here], BARE, False, [here, head.hidden]]
+        assert not head.activations or rank["logits"]
+        assert name.removeprefix("block ") not in CUT or here % head.block[0] == 0
     assert sum(rank["rows"] for rank in found["ranks"]) == head.vocab
+    assert not head.activations or found["gathered"]
+
+    fails = head.kind == "block" or release.startswith(NO_DISPATCH)
+    fails |= head.kind == "scalar" and release.startswith(NO_SCALARS)
+    assert ("error" in stock) is fails
+    for rank, ours in () if fails else zip(stock["ranks"], found["ranks"], strict=True):
+        assert (None in rank["geometry"]) == release.startswith(NO_GEOMETRY)
+        assert rank | {"geometry": []} == ours | {"geometry": []}
 
 
-@pytest.mark.parametrize("name", [name for name, head in LOADED.items() if head.activations])
-def test_logits_are_those_of_the_dequantized_checkpoint(seen: Comparison, name: str) -> None:
-    assert [rank["logits"] for rank in seen.patched["loaded"][name]["ranks"]] == [True] * LOADED[name].ranks
-    assert seen.patched["loaded"][name]["gathered"]
-
-
-def test_a_rank_of_padding_has_scales(seen: Comparison) -> None:
-    *_, last = seen.patched["loaded"]["block, a rank of padding"]["ranks"]
+def test_a_rank_of_padding_has_scales_and_inputs_theirs(seen: Comparison) -> None:
+    loaded = seen.patched["loaded"]
+    *_, last = loaded["block, a rank of padding"]["ranks"]
 
     assert (last["rows"], last["padding"], last["least scale"]) == (0, 128, 1)
-
-
-@pytest.mark.parametrize("name", ["tensor, static", "scalar, static"])
-def test_input_scales(seen: Comparison, name: str) -> None:
-    assert [rank["input scale"] for rank in seen.patched["loaded"][name]["ranks"]] == [[0.75], [0.75]]
-
-
-@pytest.mark.parametrize("name", LOADED)
-def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Comparison, release: str, name: str) -> None:
-    kind, stock = LOADED[name].kind, seen.stock["loaded"][name]
-    fails = kind == "block" or release.startswith(NO_DISPATCH)
-    fails |= kind == "scalar" and release.startswith(NO_SCALARS)
-
-    assert ("error" in stock) is fails
-    if not fails:
-        patched = seen.patched["loaded"][name]["ranks"]
-        assert [rank | {"geometry": []} for rank in stock["ranks"]] == [rank | {"geometry": []} for rank in patched]
-
-
-@pytest.mark.parametrize("name", LOADED)
-def test_geometry(seen: Comparison, release: str, name: str) -> None:
-    head = LOADED[name]
-    rows, total = sum(share(head)), sum(share(head)) * head.ranks
-
-    stock, patched = (found["loaded"][name] for found in seen)
-    for rank in patched["ranks"]:
-        sizes = [head.hidden, head.hidden, total, rows]
-        assert rank["geometry"] == [*sizes, [rows], "lm_head", False, [rows, head.hidden]]
-    assert len(stock["ranks"]) == head.ranks or "error" in stock  # stock refuses some of them
-    for rank in stock["ranks"]:
-        assert (None in rank["geometry"]) == release.startswith(NO_GEOMETRY)
-
-
-@pytest.mark.parametrize("name", CUT)
-def test_every_rank_has_whole_blocks(seen: Comparison, name: str) -> None:
-    """Stock vLLM refuses these heads; the tests of `LOADED`, which has them, too, show that they are complete here."""
-    head = CUT[name]
-
-    ranks = seen.patched["loaded"][f"block {name}"]["ranks"]
-
-    assert len(ranks) == head.ranks
-    for rank in ranks:
-        assert (rank["rows"] + rank["padding"]) % head.block[0] == 0
-    assert "error" in seen.stock["loaded"][f"block {name}"]
+    for name in ("tensor, static", "scalar, static"):
+        assert [rank["input scale"] for rank in loaded[name]["ranks"]] == [[0.75], [0.75]]
 
 
 @pytest.mark.parametrize("name", MISSHAPEN)
@@ -152,151 +109,132 @@ def test_a_plain_head_is_not_read_as_fp8(seen: Comparison, kind: str) -> None:
     assert seen.stock["plain"][kind] == {}
 
 
-@pytest.mark.parametrize("name", TARGETED)
-def test_a_target_matches_both_spellings_of_a_head(seen: Comparison, name: str) -> None:
-    assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}
+def test_a_target_matches_both_spellings_of_a_head_and_ignore_wins(seen: Comparison, release: str) -> None:
+    """But an ignore expression for the other spelling loses to a target of this one."""
+    patched, stock = seen.patched, seen.stock
+    for name in TARGETED:
+        assert patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}, name
+    for name in UNTARGETED:
+        assert patched["dispatched"][name] == {BARE: PLAIN, MULTIMODAL: PLAIN}, name
+    for name, (_, ignored) in APART.items():
+        (other,) = {BARE, MULTIMODAL} - {ignored}
+        assert patched["apart"][name] == {ignored: PLAIN, other: QUANTIZED}, name
+        assert release.startswith(NO_DISPATCH) or stock["apart"][name] == patched["apart"][name], name
+    for target, prefix in ((BARE, MULTIMODAL), (MULTIMODAL, BARE)):
+        assert stock["dispatched"][f"target Linear and {target}"][prefix] == PLAIN
 
 
-@pytest.mark.parametrize("name", APART)
-def test_an_ignore_expression_for_the_other_spelling_loses_to_a_target_of_this_one(
-    seen: Comparison, release: str, name: str
-) -> None:
-    _, ignored = APART[name]
-    (other,) = {BARE, MULTIMODAL} - {ignored}
-
-    assert seen.patched["apart"][name] == {ignored: PLAIN, other: QUANTIZED}
-    if not release.startswith(NO_DISPATCH):
-        assert seen.stock["apart"][name] == seen.patched["apart"][name]
-
-
-@pytest.mark.parametrize("name", UNTARGETED)
-def test_target_linear_excludes_heads_and_ignore_wins(seen: Comparison, name: str) -> None:
-    assert seen.patched["dispatched"][name] == {BARE: PLAIN, MULTIMODAL: PLAIN}
-
-
-@pytest.mark.parametrize(("target", "prefix"), [("lm_head", MULTIMODAL), (MULTIMODAL, BARE)])
-def test_stock_matches_one_spelling_only(seen: Comparison, target: str, prefix: str) -> None:
-    assert seen.stock["dispatched"][f"target Linear and {target}"][prefix] == PLAIN
-
-
-@pytest.mark.parametrize("name", [*TARGETED, "ranks"])
-def test_a_tied_head_is_not_quantized(seen: Comparison, name: str) -> None:
-    found = seen.patched["tied, ranks"] if name == "ranks" else seen.patched["tied"][name]
-    head, embeddings = found["rows"]
-
-    assert found["tied"]
-    assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
-    assert head == embeddings
+def test_a_tied_head_is_not_quantized(seen: Comparison) -> None:
+    tied = seen.patched["tied"]
+    for found in (*(tied[name] for name in (*TARGETED, *UNTARGETED)), seen.patched["tied, ranks"]):
+        assert found["tied"]
+        assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
+    for found in (*(tied[name] for name in TARGETED), seen.patched["tied, ranks"]):
+        head, embeddings = found["rows"]
+        assert head == embeddings
+    for name in TARGETED:
+        kind, message = tied[name]["FP8"]["error"]
+        assert kind == "ValueError"
+        assert REFUSED.format(BARE) in message
+        assert "of its own" not in str(seen.stock["tied"][name])
+    for name in UNTARGETED:
+        assert (tied[name]["FP8"], tied[name]["log"]) == ({}, [])
+    (said,) = (line for case in tied.values() for line in case["log"])
+    assert said.endswith(WARNED.format(BARE))
 
 
 @pytest.mark.parametrize("name", TIED_BIAS)
 def test_a_tied_head_with_a_bias_has_the_rows_of_its_embeddings(seen: Comparison, name: str) -> None:
     found = seen.patched["tied, bias"][name]
 
-    assert "error" not in found
     assert [head for head, _ in found["rows"]] == [embeddings for _, embeddings in found["rows"]]
     assert found["logits"]
 
 
-@pytest.mark.parametrize("name", TARGETED)
-def test_a_tied_model_does_not_load_an_fp8_head(seen: Comparison, name: str) -> None:
-    kind, message = seen.patched["tied"][name]["FP8"]["error"]
+def test_other_heads_are_unchanged_to_the_byte(seen: Comparison) -> None:
+    stock, patched = (found["unquantized"] for found in seen)
 
-    assert kind == "ValueError"
-    assert REFUSED.format(BARE) in message
-    assert "of its own" not in str(seen.stock["tied"][name])
-
-
-def test_a_tied_head_logs_one_warning(seen: Comparison) -> None:
-    said = [line for case in seen.patched["tied"].values() for line in case["log"]]
-
-    assert [line.endswith(WARNED.format(BARE)) for line in said] == [True]
+    for name in (*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"):
+        assert "error" not in stock[name], name
+        assert patched[name] == stock[name], name
 
 
-@pytest.mark.parametrize("name", UNTARGETED)
-def test_a_plain_head_is_tied(seen: Comparison, name: str) -> None:
-    found = seen.patched["tied"][name]
-
-    assert found["tied"]
-    assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
-    assert (found["FP8"], found["log"]) == ({}, [])
-
-
-@pytest.mark.parametrize("name", [*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"])
-def test_other_heads_are_unchanged_to_the_byte(seen: Comparison, name: str) -> None:
-    stock = seen.stock["unquantized"][name]
-
-    assert "error" not in stock
-    assert seen.patched["unquantized"][name] == stock
-
-
-@pytest.mark.parametrize("name", FP8)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_model_loads_its_head_and_computes_logits(seen: Comparison, name: str) -> None:
-    found = seen.patched["models"][name]
-
-    assert "error" not in found
-    assert {parameter.rpartition(".")[2] for parameter in found["loaded"]} == {"weight", "weight_scale"}
-    assert found["dtype"] == "torch.float8_e4m3fn"
-    assert found["share"]["rows"] == head_models.VOCAB
-    assert found["share"]["wrong"] == []
-    assert found["logits"]
-    assert "error" in seen.stock["models"][name]
-
-
-@pytest.mark.parametrize("name", BF16)
-def test_a_model_with_a_plain_head_is_unchanged(seen: Comparison, name: str) -> None:
-    stock = seen.stock["models"][name]
-
-    assert stock["logits"]
-    assert seen.patched["models"][name] == stock
-
-
-@pytest.mark.parametrize("name", TIED)
-def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Comparison, name: str) -> None:
-    found, stock = seen.patched["models"][name], seen.stock["models"][name]
+    stock, found = (one["models"][name] for one in seen)
 
     assert found["logits"]
-    assert found["dtype"] == "torch.bfloat16"
-    if stock.get("logits"):
-        assert found | {"log": []} == stock | {"log": []}
+    if "bf16" in name:
+        assert found == stock
+    elif "tied" in name:  # it serves its embeddings
+        assert found["dtype"] == BF16
+        assert not stock.get("logits") or found | {"log": []} == stock | {"log": []}
+    else:
+        assert {parameter.rpartition(".")[2] for parameter in found["loaded"]} == {"weight", "weight_scale"}
+        assert (found["dtype"], found["share"]["rows"], found["share"]["wrong"]) == (FP8, head_models.VOCAB, [])
+        assert "error" in stock
 
 
-def test_stock_serves_some_tied_models_correctly(seen: Comparison, release: str) -> None:
-    """The overlay must not refuse these: models that build no head, and models that pass it no config."""
-    right = {name for name in TIED if seen.stock["models"][name].get("logits")}
-
-    assert right >= {"Falcon-H1, tied"}
-    if release < "0.28":
-        assert right >= {name for name in TIED if name.startswith("Qwen3.5")}
-
-
-def test_a_tied_model_logs_one_warning(seen: Comparison) -> None:
+def test_a_tied_model_logs_one_warning_and_is_served(seen: Comparison, release: str) -> None:
+    """The overlay must not refuse those that stock serves: without a head, or with one that gets no config."""
     said = [line for name in MODELS for line in seen.patched["models"][name]["log"]]
+    tied = {name for name in MODELS if "tied" in name and "bf16" not in name}
+    served = {name for name in tied if seen.stock["models"][name].get("logits")}
 
     assert any(line.endswith(WARNED.format(MULTIMODAL)) for line in said)
     assert len(said) == len(set(said))
+    assert served >= {"Falcon-H1, tied"}
+    assert release >= "0.28" or served >= {name for name in tied if name.startswith("Qwen3.5")}
 
 
 @pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(
-    seen: Comparison, release: str, own: str
-) -> None:
-    found, stock = seen.patched["drafts"][f"FP8, {own}"], seen.stock["drafts"][f"FP8, {own}"]
+def test_a_draft_keeps_its_plain_head(seen: Comparison, release: str, own: str) -> None:
+    stock, patched = (found["drafts"] for found in seen)
+    beside = patched[f"FP8, {own}"]
 
-    assert found["draft"] == "EagleLlama4ForCausalLM"
-    assert found["dtypes"] == ["torch.float8_e4m3fn", "torch.bfloat16"]
-    assert (found["V1"], found["V2"] or False) == (False, False)
+    assert beside["draft"] == "EagleLlama4ForCausalLM"
+    assert beside["dtypes"] == [FP8, BF16]
+    assert (beside["V1"], beside["V2"] or False) == (False, False)
     if not release.startswith(NO_DISPATCH):
-        assert "Promotion for Float8 Types is not supported" in stock["error"][1]
+        assert "Promotion for Float8 Types is not supported" in stock[f"FP8, {own}"]["error"][1]
+    assert patched[f"bf16, {own}"] == stock[f"bf16, {own}"]
+    assert patched[f"bf16, {own}"]["V1"] is own.endswith("alike")
+    for target, dtype in (("FP8", FP8), ("bf16", BF16)):
+        assert patched[f"{target}, FP8"]["dtypes"] == [dtype, FP8]
+        assert patched[f"{target}, bf16"]["dtypes"] == [dtype, BF16]
 
 
-@pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_beside_a_plain_target_is_unchanged(seen: Comparison, own: str) -> None:
-    assert seen.patched["drafts"][f"bf16, {own}"] == seen.stock["drafts"][f"bf16, {own}"]
-    assert seen.patched["drafts"][f"bf16, {own}"]["V1"] is own.endswith("alike")
+def test_a_draft_has_the_head_of_its_own_checkpoint(release: str) -> None:
+    """Also where vLLM's config names the draft as the model, on vLLM's own EAGLE classes.
+
+    Stock reads a plain head of the draft as FP8: vLLM starts, and the draft's tokens are random.
+    """
+    seen = compared("probe_head_drafts", release, ("ct-fp8-lm-head",))
+    kinds = [(kind, "nothing") for kind in head_owners.CLASSES]
+    kinds += [(head_owners.REPLACEABLE, replaced) for replaced in head_owners.REPLACED[1:]]
+    for target, own, (kind, replaced) in product(head_owners.TARGETS, head_owners.OWN, kinds):
+        name = f"{target}, {kind}, {own}, {replaced}"
+        stock, patched = (found["own"][name] for found in seen)
+        wrong: Any = {"class": kind, "dtype": FP8, "logits": False}
+
+        assert patched == {"class": kind, "dtype": OWN[own], "logits": True}, name
+        if (own, replaced) == ("bf16", "nothing") and target != "plain" and not release.startswith(NO_DISPATCH):
+            assert stock == wrong, name
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("FP8", "torch.float8_e4m3fn"), ("bf16", "torch.bfloat16")])
-def test_a_draft_has_the_head_of_its_own_checkpoint(seen: Comparison, target: str, dtype: str) -> None:
-    assert seen.patched["drafts"][f"{target}, FP8"]["dtypes"] == [dtype, "torch.float8_e4m3fn"]
-    assert seen.patched["drafts"][f"{target}, bf16"]["dtypes"] == [dtype, "torch.bfloat16"]
+TESTS = {
+    f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"
+    for model in ("qwen3_5", "qwen3_5_mtp")
+}
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.26.0", "0.33.0"])
+def test_upstreams_own_tests(version: str) -> None:
+    """The newest release's, on older ones; all results: docs/validation.md."""
+    found = stock, patched = validation.compared(version)
+
+    assert validation.row(version, found) in validation.DOCUMENT.read_text().splitlines()
+    failing = {name for name in TESTS if stock[name].outcome != "passed"}
+    assert failing == (TESTS if version < "0.23" else set())
+    assert {patched[name].outcome for name in TESTS} == {"passed"}
+    assert not {name for name, case in stock.items() if case.outcome == "passed" != patched[name].outcome}

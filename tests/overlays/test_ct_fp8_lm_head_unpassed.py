@@ -12,9 +12,7 @@ from vpatch_overlays.companions.ct_fp8_lm_head_models import READ_THEMSELVES
 from vpatch_overlays.ct_fp8_lm_head import UNCOVERED
 
 from tests.releases import RELEASES
-from tests.tiers import deep, sampled
-
-PARAMS = [*map(deep, sampled(RELEASES[:-1], 3)), RELEASES[-1]]
+from tests.tiers import sampled
 
 # Models whose heads have no name: one converts rerankers, one is tied, and one is uncovered.
 UNNAMED = {"adapters.py", "nemotron_parse3_5_mtp.py", "diffusion_gemma.py"}
@@ -34,44 +32,24 @@ NORMALIZERS = {
 SUBCLASSES = {"BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM"}
 
 
-def heads(tree: Path) -> Iterator[tuple[Path, ast.Call]]:
-    for file in tree.glob("vllm/**/models/**/*.py"):
-        if "ParallelLMHead(" in (text := file.read_text()):
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ParallelLMHead"):
-                    yield file, node
+def heads(text: str) -> Iterator[set[str | None]]:
+    """Yield the arguments that each construction of a head passes by name."""
+    for node in ast.walk(ast.parse(text)) if "ParallelLMHead(" in text else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ParallelLMHead"):
+            yield {keyword.arg for keyword in node.keywords}
 
 
-@pytest.mark.parametrize("release", PARAMS)
-def test_every_head_without_a_config_has_a_name(pristine: Callable[[str], Path], release: str) -> None:
-    given = [(file, {keyword.arg for keyword in call.keywords}) for file, call in heads(pristine(release))]
-    without = [(file, passed) for file, passed in given if "quant_config" not in passed]
-
-    assert len(without) >= 28
-    assert {file.name for file, passed in without if "prefix" not in passed} <= UNNAMED
-
-
-@pytest.mark.parametrize("release", PARAMS)
-def test_models_that_read_the_weight_of_their_head_are_listed_as_uncovered(
+@pytest.mark.deep
+@pytest.mark.parametrize("release", [*sampled(RELEASES[:-1], 6), RELEASES[-1]])
+def test_models_whose_heads_cannot_be_served_in_fp8_are_listed_as_uncovered(
     pristine: Callable[[str], Path], release: str
 ) -> None:
-    found = set()
-    for folder in ("vllm/models", "vllm/model_executor/models"):
-        for file in (pristine(release) / folder).glob("**/*.py"):
-            if file.name != "adapters.py" and "lm_head.weight" in (text := file.read_text()) and READS.search(text):
-                found.add(file.name if "model_executor" in str(file) else file.relative_to(pristine(release)).parts[2])
-
-    assert found <= READERS.keys()
-    assert set[str]().union(*READERS.values()) <= UNCOVERED.keys() | READ_THEMSELVES
-
-
-@pytest.mark.parametrize("release", PARAMS)
-def test_models_that_normalize_their_head_while_loading_are_listed_as_uncovered(
-    pristine: Callable[[str], Path], release: str
-) -> None:
+    """Those that read the weight of their head, or normalize it while loading."""
     texts = {file: file.read_text() for file in pristine(release).glob("vllm/**/models/**/*.py")}
-    found = {file.name for file, text in texts.items() if NORMALIZES.search(text)}
-    classes = set[str]().union(*(NORMALIZERS[file] for file in found & NORMALIZERS.keys()))
+    without = [(file, passed) for file in texts for passed in heads(texts[file]) if "quant_config" not in passed]
+    reading = [file for file in texts if file.name != "adapters.py" and READS.search(texts[file])]
+    normalizing = {file.name for file, text in texts.items() if NORMALIZES.search(text)}
+    classes = set[str]().union(*(NORMALIZERS[file] for file in normalizing & NORMALIZERS.keys()))
     derived = {
         name
         for text in texts.values()
@@ -79,7 +57,13 @@ def test_models_that_normalize_their_head_while_loading_are_listed_as_uncovered(
         if classes & set(re.split(r"\W+", bases))
     }
 
-    assert {"bailing_moe.py"} <= found <= NORMALIZERS.keys()
+    assert len(without) >= 28
+    assert {file.name for file, passed in without if "prefix" not in passed} <= UNNAMED
+    names = {
+        one.name if "model_executor" in str(one) else one.relative_to(pristine(release)).parts[2] for one in reading
+    }
+    assert names <= READERS.keys()
+    assert {"bailing_moe.py"} <= normalizing <= NORMALIZERS.keys()
     assert derived == SUBCLASSES
     assert classes | derived <= UNCOVERED.keys()
 

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch import Use
-from vpatch.core.catalogue import discover
-from vpatch.testing import Case, State, check
+from vpatch.testing import Case, State
 
-from tests.overlays.tables import drifted
-from tests.releases import RELEASES, cases, tiered
+from tests.overlays.tables import check_edited, check_result, drifted, on, table
+from tests.releases import tiered
 
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 BATCH = "vllm/v1/worker/gpu_input_batch.py"
@@ -40,7 +38,6 @@ GATHER = f"""            {WAIT}
                 )
 """
 READ = "            self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]\n"
-SNAPSHOT = "            self._sync_num_accepted_tokens(num_reqs, prev_req_id_to_index)\n"
 PREPARE = "    def _compute_prev_positions("
 HELPER = f"    def _sync_num_accepted_tokens(self, num_reqs, prev_req_id_to_index):\n        ...\n\n{PREPARE}"
 INPUT_PREP = "        self.prepare_inputs_event.synchronize()\n"
@@ -50,19 +47,18 @@ RECORDED = """                self.num_accepted_tokens.gpu[:num_reqs], non_block
             assert self.num_accepted_tokens_event is not None
             self.num_accepted_tokens_event.record()
 """
-RECORDED_BEFORE = RECORDED.replace("            self.num_accepted_tokens_event.record()\n", "")
 FIRST_WAITS = "the wait of vllm-project/vllm#53613 is there, without the other half of #53919"
 ONLY_READS = "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
 WITH_SNAPSHOT = "another fix, of vllm-project/vllm#51599, is there"
 
 CASES = (
-    *(Case(release, State.NOT_APPLICABLE, says="waits for the last step's tokens") for release in RELEASES[:2]),
-    *(Case(release, State.PENDING, says="matches the 0.19 layout; 2 changes") for release in RELEASES[2:11]),
-    *(Case(release, State.PENDING, says="matches the 0.24 layout; 2 changes") for release in RELEASES[11:]),
+    *on("<0.19", State.NOT_APPLICABLE, "waits for the last step's tokens"),
+    *on(">=0.19,<0.24", State.PENDING, "matches the 0.19 layout; 2 changes"),
+    *on(">=0.24", State.PENDING, "matches the 0.24 layout; 2 changes"),
     # Each half of a fix makes one order of events certain, a wrong one. The overlay does not add to it.
     *(
         case
-        for release in ("0.22.1", "0.33.0")
+        for release in ("0.22.1", "0.32.0")
         for case in drifted(
             release,
             RUNNER,
@@ -84,7 +80,11 @@ CASES = (
             'cache_mode == "none"\n        )\n        if needs',
             "no `needs",
         ),
-        (RECORDED, RECORDED_BEFORE, "does not match the 0.24 layout: GPUModelRunner._update_states_after_model"),
+        (
+            RECORDED,
+            RECORDED.rpartition("            self")[0],
+            "does not match the 0.24 layout: GPUModelRunner._update_states_after_model",
+        ),
         ("class GPUModelRunner(", "class ModelRunner(", "no 'GPUModelRunner._update_states' here"),
     ),
     *drifted(
@@ -105,10 +105,7 @@ CASES = (
     ),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "hybrid-mtp-counts", tree=slim(case.release), scratch=tmp_path)
+test_case = table("hybrid-mtp-counts", CASES)
 
 
 FIRST_MOVE = {"0.20.2": "self.num_accepted_tokens_event is not None"}
@@ -119,13 +116,10 @@ FIRST_MOVE["0.26.0"] = f"""{FIRST_MOVE["0.20.2"]} and not (
 
 @pytest.mark.parametrize("release", tiered(FIRST_MOVE))
 def test_only_the_wait_and_the_reading_change(release: str, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    source = (slim(release) / RUNNER).read_text()
     wait = f"        if {FIRST_MOVE[release]}:\n            {WAIT}\n"
-    new = source.replace(MOVES, wait + MOVES).replace(GATHER, READ)
+    changes = (MOVES, wait + MOVES), (GATHER, READ)
 
-    case = Case(release, State.PENDING, result={RUNNER: new})
-
-    check(case, "hybrid-mtp-counts", tree=slim(release), scratch=tmp_path)
+    check_result("hybrid-mtp-counts", release, slim(release), tmp_path, RUNNER, *changes)
 
 
 TOP = "        # Remove finished requests from the cached states.\n"
@@ -141,26 +135,7 @@ BY_HAND = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_wait_that_was_put_in_by_hand(name: str, release: str, linked: Callable[..., Path], tmp_path: Path) -> None:
     state, reading, says = BY_HAND[name]
-    tree = linked(release)
-    source = (tree / RUNNER).read_text()
-    for old, new in ((TOP, EARLY + TOP), (GATHER, reading)):
-        assert source.count(old) == 1
-        source = source.replace(old, new)
-    (tree / RUNNER).unlink()
-    (tree / RUNNER).write_text(source)
-    (tmp_path / "scratch").mkdir()
+    changes = (TOP, EARLY + TOP), (GATHER, reading)
 
-    check(Case(release, state, says=says), "hybrid-mtp-counts", tree=tree, scratch=tmp_path / "scratch")
-
-
-def test_a_hybrid_with_draft_tokens_needs_it() -> None:
-    (needed,) = (item.overlay.needed for item in discover() if item.id == "hybrid-mtp-counts")
-    assert needed
-
-    def use(*, hybrid: bool, drafts: int) -> Use:
-        return Use(hybrid=hybrid, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=drafts)
-
-    assert needed(use(hybrid=True, drafts=1)).needed
-    assert needed(use(hybrid=True, drafts=3)).because.startswith("the count of accepted tokens, of 3 draft tokens, ")
-    assert not needed(use(hybrid=True, drafts=0)).needed
-    assert not needed(use(hybrid=False, drafts=3)).needed
+    case = Case(release, state, says=says)
+    check_edited(case, "hybrid-mtp-counts", linked(release), tmp_path / "scratch", RUNNER, *changes)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from vpatch.testing import Case, State
 
-import pytest
-from vpatch.core.overlay import Use
-from vpatch.testing import Case, State, check
-from vpatch_overlays.hybrid_mtp_gates import needed
-
-from tests.overlays.tables import drifted
-from tests.releases import RELEASES, cases, fact
+from tests.overlays.tables import drifted, table
+from tests.releases import RELEASES, fact
 
 QWEN = "vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py"
 COMMON = "vllm/model_executor/layers/mamba/gdn_linear_attn.py"
@@ -41,20 +35,4 @@ CASES = (
     Case("0.26.0", State.DRIFTED, replace={QWEN: (SORTED, BY_NAME)}, says="has no `if attn_metadata"),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "hybrid-mtp-gates", tree=slim(case.release), scratch=tmp_path)
-
-
-def test_who_needs_it() -> None:
-    use = Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3)
-
-    assert needed(use).needed
-    for without, because in (
-        ({"hybrid": False}, "no layer of the model keeps a state"),
-        ({"speculative_tokens": 0}, "there is no speculative decoding"),
-    ):
-        need = needed(Use(**{**vars(use), **without}))
-        assert not need.needed
-        assert because in need.because
+test_case = table("hybrid-mtp-gates", CASES)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from vpatch.testing import Case, State
 
-import pytest
-from vpatch.core.overlay import Use
-from vpatch.testing import Case, State, check
-from vpatch_overlays.hybrid_mtp_prefix import needed
-
-from tests.overlays.tables import drifted
-from tests.releases import RELEASES, cases, fact
+from tests.overlays.tables import drifted, table
+from tests.releases import RELEASES, fact
 
 COORDINATOR = "vllm/v1/core/kv_cache_coordinator.py"
 MANAGER = "vllm/v1/core/single_type_kv_cache_manager.py"
@@ -41,21 +35,4 @@ CASES = (
     Case("0.20.2", State.MERGED, replace={COORDINATOR: (FLAG, GUARDED)}, says="#45614"),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "hybrid-mtp-prefix", tree=slim(case.release), scratch=tmp_path)
-
-
-def test_who_needs_it() -> None:
-    use = Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3, prefix_caching=True)
-
-    assert needed(use).needed
-    for without, because in (
-        ({"hybrid": False}, "no layer of the model keeps a state"),
-        ({"speculative_tokens": 0}, "there is no speculative decoding"),
-        ({"prefix_caching": False}, "prefix caching is off"),
-    ):
-        need = needed(Use(**{**vars(use), **without}))
-        assert not need.needed
-        assert because in need.because
+test_case = table("hybrid-mtp-prefix", CASES)

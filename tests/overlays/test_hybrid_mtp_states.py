@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from vpatch import Need, Use
 from vpatch.core.catalogue import discover, select
-from vpatch.testing import Case, State, check
+from vpatch.testing import State
 from vpatch.tree.locate import locate
-from vpatch_overlays.hybrid_mtp_states import needed
 
 from tests.engines import engine_of
-from tests.overlays.tables import drifted
-from tests.releases import cases
+from tests.overlays.tables import drifted, on, table
 
 COPIES = "vllm/v1/worker/mamba_utils.py"
 CONV = "vllm/model_executor/layers/mamba/ops/causal_conv1d.py"
@@ -37,31 +33,26 @@ HOST = "overlap: matches the 0.18 layout; 1 change to make"
 NO_BOUND = "has no `if IS_SPEC_DECODING:`"
 
 
-def pending(releases: str, *says: str) -> list[Case]:
-    """Return a case for each of these releases: pending, with these changes."""
-    return [Case(release, State.PENDING, says="; ".join(says)) for release in releases.split()]
+def found(*parts: str) -> str:
+    """Return what vpatch says of parts; a bare version is the layout of the bounds."""
+    bounds = "bounds: matches the {} layout; 4 changes to make"
+    return "; ".join(bounds.format(part) if part[0] == "0" else part for part in parts)
 
 
-def bounds(layout: str, *parts: str) -> tuple[str, ...]:
-    """Return what vpatch says of the parts with bounds."""
-    return (f"bounds: matches the {layout} layout; 4 changes to make", *parts)
-
-
+FUSED = "overlap-fused: matches the {} layout; {} to make"
 KIMI_K3 = "bounds-kimi-k3: matches the 0.27 layout; 2 changes to make"
 GLM5_NEXT = "bounds-glm5-next: matches the 0.30 layout; 2 changes to make"
 
 CASES = (
-    *pending("0.18.0 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2 0.21.0", HOST, *bounds("0.18")),
-    *pending("0.22.0 0.22.1 0.23.0", HOST, "overlap-fused: matches the 0.22 layout; 1 change to make", *bounds("0.18")),
-    *pending("0.24.0", HOST, "overlap-fused: matches the 0.24 layout; 2 changes to make", *bounds("0.18")),
-    *pending("0.25.0 0.25.1", HOST, "overlap-fused: matches the 0.25 layout; 2 changes to make", *bounds("0.18")),
-    *pending("0.26.0", HOST, "overlap-fused: matches the 0.26 layout; 2 changes to make", *bounds("0.26")),
-    *pending(
-        "0.27.0 0.27.1", HOST, "overlap-fused: matches the 0.26 layout; 2 changes to make", *bounds("0.26", KIMI_K3)
-    ),
-    *pending("0.28.0", HOST, "overlap-fused: matches the 0.28 layout; 3 changes to make", *bounds("0.26", KIMI_K3)),
-    *pending("0.29.0", *bounds("0.26", KIMI_K3)),
-    *pending("0.30.0 0.31.0 0.32.0 0.33.0", *bounds("0.26", KIMI_K3, GLM5_NEXT)),
+    *on("<0.22", State.PENDING, found(HOST, "0.18")),
+    *on(">=0.22,<0.24", State.PENDING, found(HOST, FUSED.format("0.22", "1 change"), "0.18")),
+    *on(">=0.24,<0.25", State.PENDING, found(HOST, FUSED.format("0.24", "2 changes"), "0.18")),
+    *on(">=0.25,<0.26", State.PENDING, found(HOST, FUSED.format("0.25", "2 changes"), "0.18")),
+    *on(">=0.26,<0.27", State.PENDING, found(HOST, FUSED.format("0.26", "2 changes"), "0.26")),
+    *on(">=0.27,<0.28", State.PENDING, found(HOST, FUSED.format("0.26", "2 changes"), "0.26", KIMI_K3)),
+    *on(">=0.28,<0.29", State.PENDING, found(HOST, FUSED.format("0.28", "3 changes"), "0.26", KIMI_K3)),
+    *on(">=0.29,<0.30", State.PENDING, found("0.26", KIMI_K3)),
+    *on(">=0.30", State.PENDING, found("0.26", KIMI_K3, GLM5_NEXT)),
     *drifted(
         "0.20.2",
         DELTA,
@@ -116,10 +107,7 @@ CASES = (
     *drifted("0.18.0", REGISTRY, ('"KimiVLForConditionalGeneration": (', '"KimiK3ForCausalLM": (', "kimi_k3")),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "hybrid-mtp-states", tree=slim(case.release), scratch=tmp_path)
+test_case = table("hybrid-mtp-states", CASES)
 
 
 def test_with_upstreams_barrier_only_the_bounds_are_left(slim: Callable[[str], Path]) -> None:
@@ -132,22 +120,3 @@ def test_with_upstreams_barrier_only_the_bounds_are_left(slim: Callable[[str], P
     (found,) = engine_of(chosen).status(read)
     states = {part.name: part.state for part in found.parts}
     assert (states["overlap"], states["bounds"]) == (State.MERGED, State.PENDING)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "because"),
-    [
-        (3, "3 draft tokens a step select and shift states unchecked"),
-        (0, "there is no speculative decoding"),
-    ],
-)
-def test_a_hybrid_model_needs_it_with_draft_tokens(tokens: int, because: str) -> None:
-    need = needed(Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=tokens))
-
-    assert need == Need(needed=tokens > 0, because=because)
-
-
-def test_no_other_model_needs_it() -> None:
-    use = Use(hybrid=False, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3)
-
-    assert needed(use) == Need(needed=False, because="no layer of the model keeps a state")

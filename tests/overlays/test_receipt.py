@@ -24,41 +24,36 @@ from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
 from vpatch.guest.vpatch_claim import RECEIPT
 from vpatch.image.patch import PROVENANCE
-from vpatch.testing import Case, State, check
+from vpatch.testing import State
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees
 from tests.failures import problem_of
 from tests.farm.standin import LOAD, WAITS, add_own, started
 from tests.farm.test_receipt import HELD, IN_MEMORY, METRIC
-from tests.overlays.tables import drifted
+from tests.overlays.tables import check_result, drifted, on, table
 from tests.processes import UNWATCHED
-from tests.releases import RELEASES, cases
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
 WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs
 
 CASES = (
-    *(Case(release, State.PENDING, says="0.18 layout; 4 changes") for release in RELEASES),
+    *on(">=0.18", State.PENDING, "0.18 layout; 4 changes"),
     *drifted("0.33.0", PLUGINS, ("plugins_loaded = True", "plugins_loaded = 1", "is not there")),
     *drifted("0.20.2", PLUGINS, ("def load_general_plugins", "def load_plugins", "no 'load_general_plugins' here")),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "receipt", tree=slim(case.release), scratch=tmp_path)
+test_case = table("receipt", CASES)
 
 
 def test_it_adds_an_import_and_a_call(slim: Trees, tmp_path: Path) -> None:
-    source = (slim("0.20.2") / PLUGINS).read_text()
     imported, called = "import vllm.envs as envs\n", "    plugins_loaded = True\n"
-    new = source.replace(imported, f"{imported}from vllm._vpatch.vpatch_receipt import hold_receipt\n")
-    new = new.replace(called, f"{called}    hold_receipt()\n")
+    changes = (
+        (imported, f"{imported}from vllm._vpatch.vpatch_receipt import hold_receipt\n"),
+        (called, f"{called}    hold_receipt()\n"),
+    )
 
-    case = Case("0.20.2", State.PENDING, result={PLUGINS: new})
-
-    check(case, "receipt", tree=slim("0.20.2"), scratch=tmp_path)
+    check_result("receipt", "0.20.2", slim("0.20.2"), tmp_path, PLUGINS, *changes)
 
 
 class Applied(NamedTuple):
@@ -111,8 +106,10 @@ def test_a_process_proves_the_digest_that_a_farm_would_have(applied: Applied, vp
     assert vpatch("verify", applied.root).code == 0
 
 
-def test_ps_and_verify_see_it(applied: Applied, vpatch: Program) -> None:
-    with started(sys.executable, "-c", f"{LOAD}{WAITS}", env=applied.environment()) as server:
+@pytest.mark.parametrize("python", ["", WITHOUT_MEMFD])
+def test_ps_and_verify_see_it(python: str, applied: Applied, vpatch: Program) -> None:
+    """Also in a Python without files in memory: the C library has them, too."""
+    with started(sys.executable, "-c", f"{python}{LOAD}{WAITS}", env=applied.environment()) as server:
         (found,) = (one for one in vpatch("ps", "--json").json["processes"] if one["pid"] == server)
         proof = vpatch("verify", "--pid", str(server))
         change(applied.root / RUNNER)
@@ -120,7 +117,7 @@ def test_ps_and_verify_see_it(applied: Applied, vpatch: Program) -> None:
 
     assert (found["digest"], found["asked"]) == (applied.content.digest, None)
     assert found["overlays"] == list(applied.content.overlays)
-    assert (proof.code, proof.err.count("\n")) == (0, 1)
+    assert (proof.code, proof.err.count("\n")) == (0, 1), proof.err
     assert proof.err.startswith(f"Verified: process {server} claims ")
     assert changed.code == 1
     assert changed.err.startswith(f"changed: {applied.root / RUNNER}: it has changed, and process {server} was started")
@@ -132,48 +129,35 @@ def change(file: Path) -> None:
     file.write_bytes(data + b"x = 1\n")
 
 
-def edited(applied: Applied) -> str:
-    change(applied.root / RUNNER)
-    return f"changed since vpatch wrote them: {RUNNER}"
-
-
-def removed(applied: Applied) -> str:
-    (applied.root / RUNNER).unlink()
-    return "No such file or directory"
-
-
-def unrecorded(applied: Applied) -> str:
-    """As in a source checkout."""
-    kept(applied).unlink()
-    return f"no dist-info in {applied.root} tells what vpatch wrote"
-
-
-def half_a_record(applied: Applied) -> str:
-    kept(applied).write_text('{"schema": 1')
-    return "Expecting ',' delimiter"
-
-
-def lost_record(applied: Applied) -> str:
-    """As if the dist-info's folder was removed, and another overlay applied since."""
-    told = json.loads(kept(applied).read_bytes())
-    files = {file: known for file, known in told["files"].items() if "receipt" in file or file == PLUGINS}
-    kept(applied).write_text(json.dumps({**told, "files": files}))
-    return "vpatch's record lacks what an earlier run wrote: vllm/_vpatch/ct_fp8_lm_head.py, "
-
-
-def other_record(applied: Applied) -> str:
-    kept(applied).write_text('{"files": []}')
-    return "'list' object has no attribute 'items'"
-
-
 def kept(applied: Applied) -> Path:
     (file,) = applied.root.glob("vllm-*.dist-info/vpatch/provenance.json")
     return file
 
 
-@pytest.mark.parametrize("spoil", [edited, removed, unrecorded, half_a_record, lost_record, other_record])
-def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied], str], applied: Applied) -> None:
-    said = spoil(applied)
+def lose(file: Path) -> None:
+    """As if the dist-info's folder was removed, and another overlay applied since."""
+    record = json.loads(file.read_bytes())
+    files = {name: known for name, known in record["files"].items() if "receipt" in name or name == PLUGINS}
+    file.write_text(json.dumps({**record, "files": files}))
+
+
+SPOILED: dict[str, tuple[Callable[[Applied], object], str]] = {
+    "edited": (lambda on: change(on.root / RUNNER), f"changed since vpatch wrote them: {RUNNER}"),
+    "removed": (lambda on: (on.root / RUNNER).unlink(), "No such file or directory"),
+    "unrecorded, as in a source checkout": (lambda on: kept(on).unlink(), " tells what vpatch wrote"),
+    "half a record": (lambda on: kept(on).write_text('{"schema": 1'), "Expecting ',' delimiter"),
+    "lost record": (
+        lambda on: lose(kept(on)),
+        "vpatch's record lacks what an earlier run wrote: vllm/_vpatch/ct_fp8_lm_head.py, ",
+    ),
+    "other record": (lambda on: kept(on).write_text('{"files": []}'), "'list' object has no attribute 'items'"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_without_a_proof_the_server_runs_and_says_why(how: str, applied: Applied) -> None:
+    spoil, because = SPOILED[how]
+    spoil(applied)
     ran = applied.run(f"{LOAD}{HELD}{METRIC}")
 
     assert ran.returncode == 0
@@ -181,40 +165,39 @@ def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied],
     assert "vpatch_info" not in ran.stdout
     assert ran.stderr.startswith("vpatch: process ")
     assert "has no receipt: " in ran.stderr
-    assert said in ran.stderr
+    assert because in ran.stderr
 
 
-def test_an_image_has_another_record_and_the_same_receipt(applied: Applied) -> None:
+def image(on: Applied) -> None:
     """A base that `vpatch build` made, to which `vpatch apply` wrote no more: its record is that of the image."""
-    told = json.loads(kept(applied).read_bytes())
-    (kept(applied).parents[1] / PROVENANCE).write_text(json.dumps({**told, "overlays": []}))
-    kept(applied).unlink()
-    ran = applied.run(f"{LOAD}{HELD}")
-
-    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n")
-    assert ran.stderr.endswith(applied.line)
+    record = json.loads(kept(on).read_bytes())
+    (kept(on).parents[1] / PROVENANCE).write_text(json.dumps({**record, "overlays": []}))
+    kept(on).unlink()
 
 
-@pytest.mark.parametrize("older", ["provenance.json", PROVENANCE])
-def test_two_records_count_together(older: str, applied: Applied) -> None:
+def two(on: Applied, *, older: str) -> None:
     """`build` changes what `apply` wrote to its base, and `apply` adds to an image."""
-    told = json.loads(kept(applied).read_bytes())
-    before = {file: {**known, "after": ["0" * 64]} for file, known in told["files"].items()}
-    places = {"provenance.json": kept(applied), PROVENANCE: kept(applied).parents[1] / PROVENANCE}
+    record = json.loads(kept(on).read_bytes())
+    before = {file: {**known, "after": ["0" * 64]} for file, known in record["files"].items()}
+    places = {"provenance.json": kept(on), PROVENANCE: kept(on).parents[1] / PROVENANCE}
     for name, place in places.items():
-        place.write_text(json.dumps({**told, "files": before if name == older else told["files"]}))
-
-    assert applied.run(f"{LOAD}{HELD}").stdout == f"{IN_MEMORY}\n"
+        place.write_text(json.dumps({**record, "files": before if name == older else record["files"]}))
 
 
-def test_what_is_left_of_a_removed_vllm_is_no_record(applied: Applied) -> None:
-    """As conda leaves it when it upgrades: see `tree.leftovers`."""
-    left = applied.root / "vllm-0.0.1.dist-info/vpatch/provenance.json"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(kept(applied).read_bytes())
+def left(on: Applied) -> None:
+    """What is left of a removed vLLM is no record. As conda leaves it when it upgrades: see `tree.leftovers`."""
+    file = on.root / "vllm-0.0.1.dist-info/vpatch/provenance.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(kept(on).read_bytes())
+
+
+@pytest.mark.parametrize("change", [image, left, partial(two, older="provenance.json"), partial(two, older=PROVENANCE)])
+def test_other_records_prove_the_same(change: Callable[[Applied], None], applied: Applied) -> None:
+    change(applied)
     ran = applied.run(f"{LOAD}{HELD}")
 
-    assert ran.stdout == f"{IN_MEMORY}\n", ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{IN_MEMORY}\n"), ran.stderr
+    assert ran.stderr.endswith(applied.line)
 
 
 def test_another_digest_than_asked_for_is_not_proved(applied: Applied) -> None:
@@ -223,16 +206,6 @@ def test_another_digest_than_asked_for_is_not_proved(applied: Applied) -> None:
 
     assert (ran.returncode, ran.stdout) == (0, "\n")
     assert "has no receipt: started for ffffffffffff, and finds " in ran.stderr
-
-
-def test_a_python_without_files_in_memory(applied: Applied, vpatch: Program) -> None:
-    """The C library has them, too."""
-    with started(sys.executable, "-c", f"{WITHOUT_MEMFD}{LOAD}{WAITS}", env=applied.environment()) as server:
-        (found,) = (one for one in vpatch("ps", "--json").json["processes"] if one["pid"] == server)
-        proof = vpatch("verify", "--pid", str(server))
-
-    assert found["digest"] == applied.content.digest
-    assert (proof.code, proof.err.count("\n")) == (0, 1), proof.err
 
 
 def test_a_process_that_can_hold_no_receipt(applied: Applied) -> None:

@@ -10,7 +10,8 @@ from vpatch.testing import Case, State, check
 
 from tests.conftest import Program
 from tests.overlays.deepgemm import SOURCES, add_sources, sources_of
-from tests.releases import RELEASES, cases, fact, shown, tiered
+from tests.overlays.tables import check_result, drifted, on
+from tests.releases import RELEASES, cases, shown, tiered
 
 Trees = Callable[..., Path]
 
@@ -24,24 +25,19 @@ SHIPS = "this vLLM has DeepGEMM's sm120 kernels"
 CANNOT_TELL = "not applied: no DeepGEMM folder here"
 
 CASES = (
-    *(
-        Case(release, State.NOT_APPLICABLE, says=f"{CLAIMS_NOTHING}: {where} has `")
-        for release, where in (
-            *dict.fromkeys(("0.18.0", "0.18.1"), "is_deep_gemm_supported").items(),
-            *((one, "CudaPlatformBase.support_deep_gemm") for one in RELEASES[2 : RELEASES.index("0.24.0")]),
-        )
-    ),
-    *(Case(release, State.PENDING, says="3 changes") for release in ("0.24.0", "0.27.0", "0.27.1")),
-    *(
-        Case(release, State.NOT_APPLICABLE, says=f"{SHIPS}: {SOURCES}/ has sm120_")
-        for release in RELEASES[RELEASES.index("0.25.0") :]
-        if not release.startswith("0.27.")
-    ),
+    *on("<0.19", State.NOT_APPLICABLE, f"{CLAIMS_NOTHING}: is_deep_gemm_supported has `"),
+    *on(">=0.19,<0.24", State.NOT_APPLICABLE, f"{CLAIMS_NOTHING}: CudaPlatformBase.support_deep_gemm has `"),
+    *on(">=0.24,<0.25", State.PENDING, "3 changes"),
+    *on(">=0.25,<0.27", State.NOT_APPLICABLE, f"{SHIPS}: {SOURCES}/ has sm120_"),
+    *on(">=0.27,<0.28", State.PENDING, "3 changes"),
+    *on(">=0.28", State.NOT_APPLICABLE, f"{SHIPS}: {SOURCES}/ has sm120_"),
     # Another claim than the known ones, where no source ships: a fix of another kind is not stacked upon.
     *(
-        Case(release, State.DRIFTED, replace={CUDA: (old, new)}, says=says)
+        case
         for release in ("0.24.0", "0.27.1")
-        for old, new, says in (
+        for case in drifted(
+            release,
+            CUDA,
             (FAMILY, f"{FAMILY} and not cls.is_device_capability(121)", "is not there"),
             (FAMILY, f"or has_sm120_sources() and{FAMILY.removeprefix('or')}", "is not there"),
             (FAMILY, "or cls.has_device_capability(120)", "is not there"),
@@ -49,13 +45,12 @@ CASES = (
             (IMPORT, f"{IMPORT}has_sm120_sources = None\n", "'has_sm120_sources' is already bound"),
         )
     ),
-    Case(
+    *drifted(
         "0.24.0",
-        State.DRIFTED,
-        replace={"vllm/utils/import_utils.py": ("def _has_module(", "def _is_module(")},
-        says="does not define _has_module",
+        "vllm/utils/import_utils.py",
+        ("def _has_module(", "def _is_module(", "does not define _has_module"),
     ),
-    Case("0.23.0", State.DRIFTED, replace={CUDA: ("cls.is_device_capability_family(100)\n", "True\n")}, says="not"),
+    *drifted("0.23.0", CUDA, ("cls.is_device_capability_family(100)\n", "True\n", "not")),
 )
 
 
@@ -65,12 +60,6 @@ def test_case(case: Case, linked: Trees, tmp_path: Path) -> None:
     tree = add_sources(linked(case.release), sources_of(case.release))
 
     check(case, ID, tree=tree, scratch=scratch)
-
-
-def test_the_table_has_every_release() -> None:
-    table = {case.release: case.before for case in reversed(CASES) if not case.replace}
-
-    assert table == {release: State(fact(ID, release)) for release in RELEASES}
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES))
@@ -91,25 +80,19 @@ PATCHED = STOCK.replace(FAMILY, "or (cls.is_device_capability_family(120) and ha
 
 
 @pytest.mark.parametrize("names", [OTHERS, ("sm90_x.cuh",), ("mma_sm120.hpp", "xsm120_y.cuh")], ids=len)
-def test_only_the_claim_changes(names: tuple[str, ...], linked: Trees, tmp_path: Path) -> None:
-    tree = add_sources(linked("0.26.0"), names)
-    source = (tree / CUDA).read_text()
-    assert source.count(STOCK) == 1
-    imported = "from vllm._vpatch.sm12x_deepgemm import has_sm120_sources"
+def test_only_the_claim_changes_and_one_source_tells(names: tuple[str, ...], linked: Trees, tmp_path: Path) -> None:
     anchor = "import vllm._C_stable_libtorch  # noqa\n"
-    result = source.replace(STOCK, PATCHED).replace(anchor, f"{anchor}{imported}\n")
-    (scratch := tmp_path / "scratch").mkdir()
+    imported = (anchor, f"{anchor}from vllm._vpatch.sm12x_deepgemm import has_sm120_sources\n")
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
 
-    check(Case("0.26.0", State.PENDING, result={CUDA: result}), ID, tree=tree, scratch=scratch)
-
-
-def test_one_source_tells(linked: Trees, tmp_path: Path) -> None:
-    tree = add_sources(linked("0.26.0"), (*OTHERS, "sm120_x.cuh"))
-    (scratch := tmp_path / "scratch").mkdir()
-
-    check(Case("0.26.0", State.NOT_APPLICABLE, says=f"{SHIPS}: "), ID, tree=tree, scratch=scratch)
+    tree = add_sources(linked("0.26.0"), names)
+    check_result(ID, "0.26.0", tree, tmp_path / "without", CUDA, (STOCK, PATCHED), imported)
+    add_sources(tree, ("sm120_x.cuh",))
+    check(Case("0.26.0", State.NOT_APPLICABLE, says=f"{SHIPS}: "), ID, tree=tree, scratch=tmp_path / "with")
 
 
+@pytest.mark.deep
 def test_a_tree_that_does_not_tell_is_patched_with_the_others(vpatch: Program, linked: Trees) -> None:
     tree = linked("0.26.0")
 

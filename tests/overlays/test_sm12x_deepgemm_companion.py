@@ -80,14 +80,10 @@ def test_the_package_that_vllm_imports_decides(
 
 @pytest.mark.parametrize(("names", "answer"), [(("sm120_x.cuh",), True), (("sm90_x.cuh",), False)])
 def test_a_package_that_cannot_be_imported_is_passed_over(ask: Ask, names: tuple[str, ...], *, answer: bool) -> None:
-    other = () if answer else ("sm120_x.cuh",)
+    """Nor is vLLM's own copy imported, whose compiled half looks for CUDA: only where it lies is asked."""
+    code = {COPY: "raise SystemExit", PACKAGE: "raise OSError('libcudart')"}
 
-    assert ask({COPY: names, PACKAGE: other}, {PACKAGE: "raise OSError('libcudart')"}) is answer
-
-
-def test_vllms_own_copy_is_not_imported(ask: Ask) -> None:
-    """Its compiled half looks for CUDA; only where it lies is asked."""
-    assert ask({COPY: ("sm120_x.cuh",)}, {COPY: "raise SystemExit"})
+    assert ask({COPY: names, PACKAGE: () if answer else ("sm120_x.cuh",)}, code) is answer
 
 
 def test_the_answer_is_kept(ask: Ask, tmp_path: Path) -> None:

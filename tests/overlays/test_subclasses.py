@@ -23,7 +23,7 @@ from vpatch.tree.locate import locate
 from tests.engines import engine_of
 from tests.overlays.test_uses import Function, codes, companions, read_from
 from tests.releases import RELEASES, tree_of
-from tests.tiers import deep
+from tests.tiers import sampled
 
 OWN_COPIES: Mapping[str, str] = {
     "DraftModelProposer._maybe_share_lm_head": "it shares no head",
@@ -45,27 +45,15 @@ UNSET: Mapping[str, frozenset[str]] = {"ct-fp8-lm-head": frozenset({"has_bias"})
 @pytest.mark.parametrize("item", discover(), ids=lambda item: item.id)
 def test_what_an_edit_sets_in_init_is_read_with_a_default(item: Catalogued) -> None:
     """By `getattr` or `hasattr`: an object of a subclass may lack it."""
-    added = [
-        (edit.scope, ast.parse(code.strip()))
-        for part in item.overlay.parts
-        for shape in part.shapes
-        for edit in shape.edits
-        for code in codes(edit)
-    ]
-    in_init = {
-        node.attr
-        for scope, tree in added
-        if scope.endswith(".__init__")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    read = {
-        node.attr
-        for tree in (*(tree for _, tree in added), *companions(item).values())
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
+    edits = [edit for part in item.overlay.parts for shape in part.shapes for edit in shape.edits]
+    added = [(edit.scope, ast.parse(code.strip())) for edit in edits for code in codes(edit)]
 
+    def attributes(context: type[ast.expr_context], *trees: ast.AST) -> set[str]:
+        nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+        return {node.attr for node in nodes if isinstance(node.ctx, context)}
+
+    in_init = attributes(ast.Store, *(tree for scope, tree in added if scope.endswith(".__init__")))
+    read = attributes(ast.Load, *(tree for _, tree in added), *companions(item).values())
     assert in_init & read <= UNSET.get(item.id, frozenset())
 
 
@@ -167,7 +155,8 @@ def wrong(item: Catalogued, tree: Path, texts: Mapping[str, str]) -> Iterator[st
                     yield f"{item.id}: {last.name} does not set {name}, on which code in {owner} relies"
 
 
-@pytest.mark.parametrize("release", [deep(release) for release in RELEASES])
+@pytest.mark.deep
+@pytest.mark.parametrize("release", sampled(RELEASES[::-1], 3))
 def test_no_class_that_inherits_is_broken_or_left_out(release: str) -> None:
     tree = tree_of(release)
     files = (tree / "vllm").rglob("*.py")

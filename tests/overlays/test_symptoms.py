@@ -34,8 +34,9 @@ def texts(file: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_every_overlay_has_symptoms() -> None:
+def test_every_overlay_has_symptoms_and_a_probe() -> None:
     assert all(SYMPTOMS.values())
+    assert all(item.overlay.probes for item in discover())
     assert {name for name, _ in MESSAGES} == {*RAISED, *BY_PYTHON}
     assert not [text for texts in SYMPTOMS.values() for text in texts if "`" in text or "\n" in text]
     sentences = {text for texts in SYMPTOMS.values() for text in texts} - {text for _, text in MESSAGES}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.releases import tree_of
-from tests.tiers import deep
 from tests.validation.cpu.comparison import Comparison, compared, each, ran
 from tests.validation.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
 
@@ -21,7 +20,8 @@ SLOTS = {
 HEADS = {"35B": 2, "27B": 4, "dense": 8}
 
 # Each release with the nearest one that lacks the defect and has the same shapes.
-pair = each([("0.26.0", "0.27.1"), deep(("0.25.1", "0.24.0"))])
+pytestmark = pytest.mark.deep
+pair = each([("0.26.0", "0.27.1"), ("0.25.1", "0.24.0")])
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +43,16 @@ def test_stock_passes_auto_for_turboquant(seen: Comparison, name: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "dtype"), HYBRID)
-def test_tensors_of_a_hybrid_model(seen: Comparison, model: str, dtype: str) -> None:
-    found, slot = seen.patched[f"{model} {dtype}"], SLOTS["hybrid"][dtype.removeprefix("turboquant_")]
-
-    assert found["tensors"]
-    for kind, shape, _, offset in found["tensors"].values():
-        assert (kind, shape[-1], offset) == ("torch.uint8", slot, 0)
-        assert HEADS[model] in shape[1:3]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(("model", "dtype"), HYBRID)
-def test_tensors_are_those_of_a_release_without_the_defect(
+def test_tensors_of_a_hybrid_model_are_those_of_a_release_without_the_defect(
     seen: Comparison, whole: dict[str, Any], model: str, dtype: str
 ) -> None:
-    assert seen.patched[f"{model} {dtype}"]["tensors"] == whole[f"{model} {dtype}"]["tensors"]
+    tensors, slot = seen.patched[f"{model} {dtype}"]["tensors"], SLOTS["hybrid"][dtype.removeprefix("turboquant_")]
+
+    assert tensors == whole[f"{model} {dtype}"]["tensors"]
+    assert tensors
+    for kind, shape, _, offset in tensors.values():
+        assert (kind, shape[-1], offset) == ("torch.uint8", slot, 0)
+        assert HEADS[model] in shape[1:3]
 
 
 @pytest.mark.parametrize(("model", "dtype"), DENSE)

@@ -1,4 +1,4 @@
-"""turboquant-decode on real releases: its states, what drifts, and its combination with TurboQuant's other overlays."""
+"""turboquant-decode on real releases: its states, what drifts, and what it adds to some releases."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from vpatch.core.catalogue import discover, select
-from vpatch.testing import Case, State, check
+from vpatch.testing import State
 from vpatch.tree.locate import locate
 
 from tests.engines import over, together
-from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
-from tests.releases import cases, fact
-from tests.tiers import deep
+from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 LAUNCHER = "vllm/v1/attention/ops/triton_turboquant_decode.py"
@@ -38,27 +35,13 @@ ASSERTS = "        assert isinstance(layer.impl, FlashAttentionImpl)\n"
 VARIANT = "            if isinstance(impl, FlashAttentionImpl):\n"
 TOO_NEW = "attention_config.flash_attn_version >= 3"
 
-BUFFERS = {
-    **dict.fromkeys(("0.21.0", "0.22.0", "0.22.1", "0.23.0"), "buffers: matches the 0.21 layout; "),
-    **dict.fromkeys(
-        (
-            *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
-            *("0.32.0", "0.33.0"),
-        ),
-        "reservation: matches the 0.24 layout; ",
-    ),
-}
-"""By release, what the last part for the buffers that has something to do says."""
-
 CASES = (
     *WITHOUT_TURBOQUANT,
-    BROKEN,
     # Each layer has buffers of its own, and `buffers` has nothing to do.
-    *(
-        Case(release, State.PENDING, says="flash-attention: matches the 0.20 layout; 3 changes")
-        for release in ("0.20.0", "0.20.1", "0.20.2")
-    ),
-    *(Case(release, State.PENDING, says=says) for release, says in BUFFERS.items()),
+    *on(">=0.20,<0.21", State.PENDING, "flash-attention: matches the 0.20 layout; 3 changes"),
+    # The last part for the buffers that has something to do.
+    *on(">=0.21,<0.24", State.PENDING, "buffers: matches the 0.21 layout; "),
+    *on(">=0.24", State.PENDING, "reservation: matches the 0.24 layout; "),
     *drifted(
         "0.26.0",
         LAUNCHER,
@@ -106,27 +89,7 @@ CASES = (
     ),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-decode", tree=slim(case.release), scratch=tmp_path)
-
-
-def test_it_is_opt_in() -> None:
-    assert "turboquant-decode" not in {item.id for item in select(discover())}
-
-
-@pytest.mark.parametrize("release", [deep("0.20.2"), "0.21.0"])
-def test_with_the_other_overlays_of_turboquant_in_any_order(slim: Callable[[str], Path], release: str) -> None:
-    """They change the same functions. `test_pairs.py` has every two of them; here it is first, last, and among all."""
-    read = cache(locate(slim(release)).read)
-    others = [f"turboquant-{name}" for name in ("workspace", "tiles", "mtp", "hybrid")]
-    order = [name for name in ("turboquant-decode", *others) if fact(name, release) == "pending"]
-    assert len(order) >= 3
-    made = together(read, order)
-
-    assert together(read, *((name,) for name in order)) == made
-    assert together(read, *((name,) for name in reversed(order))) == made
+test_case = table("turboquant-decode", CASES)
 
 
 def test_0_20_has_no_buffers_to_share_and_verifies_no_drafts(slim: Callable[[str], Path]) -> None:
@@ -137,6 +100,7 @@ def test_0_20_has_no_buffers_to_share_and_verifies_no_drafts(slim: Callable[[str
     assert not [file for file in made if file.endswith(("_buffers.py", "_drafts.py"))]
 
 
+@pytest.mark.deep
 def test_a_reservation_without_its_change_is_not_applied(slim: Callable[[str], Path]) -> None:
     """Without it, vLLM's reservation is back, and the rest of the overlay is what 0.21 to 0.23 get."""
     read = cache(locate(slim("0.26.0")).read)
@@ -150,6 +114,7 @@ def test_a_reservation_without_its_change_is_not_applied(slim: Callable[[str], P
     assert again == {ATTENTION: made[ATTENTION]}
 
 
+@pytest.mark.deep
 def test_the_kernels_come_without_turboquant_workspace_too(slim: Callable[[str], Path]) -> None:
     """0.21.0 reserves nothing by itself: then only decode steps, and the pass that sizes the cache, take less."""
     made = together(locate(slim("0.21.0")).read, ("turboquant-decode",))

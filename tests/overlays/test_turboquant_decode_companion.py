@@ -64,26 +64,19 @@ class Layer:
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """`modules["launch"]` and so on: the companions, imported anew."""
-    torch: Any = ModuleType("torch")
-    vars(torch).update({name: name for name in ("float16", "bfloat16", "float32", "uint8", "int32", "int64")})
-    torch.version = SimpleNamespace(hip=None)
-    torch.cuda = SimpleNamespace(
+    types = {name: name for name in ("float16", "bfloat16", "float32", "uint8", "int32", "int64")}
+    cuda = SimpleNamespace(
         is_available=lambda: True,
         get_device_capability=lambda: (9, 0),
         get_device_properties=lambda _device: SimpleNamespace(multi_processor_count=132),
     )
-    triton_utils: Any = ModuleType("vllm.triton_utils")
-    triton_utils.triton, triton_utils.tl = SimpleNamespace(jit=jit), SimpleNamespace()
-    attention: Any = ModuleType("turboquant_attn")
-    attention.TurboQuantAttentionImpl = Layer
-    attention.TurboQuantMetadataBuilder = type("TurboQuantMetadataBuilder", (), {"verifies_exactly": True})
-    vllm: Any = ModuleType("vllm")
-    vllm.triton_utils = triton_utils
+    builder = type("TurboQuantMetadataBuilder", (), {"verifies_exactly": True})
+    attention = SimpleNamespace(TurboQuantAttentionImpl=Layer, TurboQuantMetadataBuilder=builder)
     platform = SimpleNamespace(is_cuda=lambda: True, is_device_capability_family=lambda family: family == 90)
     stood_in = {
-        "torch": torch,
-        "vllm": vllm,
-        "vllm.triton_utils": triton_utils,
+        "torch": SimpleNamespace(**types, version=SimpleNamespace(hip=None), cuda=cuda, Tensor=Tensor),
+        "vllm": ModuleType("vllm"),
+        "vllm.triton_utils": SimpleNamespace(triton=SimpleNamespace(jit=jit), tl=SimpleNamespace()),
         "vllm._vpatch": ModuleType("vllm._vpatch"),
         "vllm.v1.attention.backends.turboquant_attn": attention,
         "vllm.platforms": SimpleNamespace(current_platform=platform),
@@ -98,8 +91,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setitem(sys.modules, f"vllm._vpatch.{full}", found[name])
     monkeypatch.delenv("VPATCH_TQ_DECODE", raising=False)
     yield found
-    for name in NAMES:
-        sys.modules.pop(f"vpatch_overlays.companions.turboquant_decode{'_' if name else ''}{name}", None)
+    for module in found.values():
+        sys.modules.pop(module.__name__, None)
 
 
 def config(*layers: Layer, speculation: Any = None, ranks: int = 1, max_num_seqs: int = 64) -> Any:
@@ -133,26 +126,25 @@ def call(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
-@pytest.mark.parametrize(
-    ("asked", "launch"),
-    [
-        ((1, 8, 128, 4, FOUR), (16, 128, 4, 2)),
-        ((2, 8, 128, 4, FOUR), (16, 32, 1, 8)),
-        ((1, 8, 128, 4, (3, 3)), (16, 32, 1, 8)),
-        ((1, 8, 64, 4, FOUR), (16, 32, 1, 8)),
-        ((8, 8, 128, 20, FOUR), (32, 32, 1, 8)),
-        ((1, 2, 256, 8, FOUR), (16, 128, 8, 1)),
-        ((8, 2, 256, 8, FOUR), (16, 64, 4, 2)),
-        ((32, 2, 256, 8, FOUR), (16, 32, 2, 4)),
-        ((33, 2, 256, 8, FOUR), (16, 32, 2, 8)),
-        ((32, 2, 256, 8, (8, 4)), (16, 64, 4, 8)),
-        ((8, 2, 256, 32, FOUR), (32, 64, 4, 2)),
-    ],
-)
-def test_the_table(modules: Any, asked: tuple[Any, ...], launch: tuple[int, ...]) -> None:
-    found = modules["launch"].choose(*asked)
+LAUNCHES = {
+    (1, 8, 128, 4, FOUR): (16, 128, 4, 2),
+    (2, 8, 128, 4, FOUR): (16, 32, 1, 8),
+    (1, 8, 128, 4, (3, 3)): (16, 32, 1, 8),
+    (1, 8, 64, 4, FOUR): (16, 32, 1, 8),
+    (8, 8, 128, 20, FOUR): (32, 32, 1, 8),
+    (1, 2, 256, 8, FOUR): (16, 128, 8, 1),
+    (8, 2, 256, 8, FOUR): (16, 64, 4, 2),
+    (32, 2, 256, 8, FOUR): (16, 32, 2, 4),
+    (33, 2, 256, 8, FOUR): (16, 32, 2, 8),
+    (32, 2, 256, 8, (8, 4)): (16, 64, 4, 8),
+    (8, 2, 256, 32, FOUR): (32, 64, 4, 2),
+}
 
-    assert (found.rows, found.tile, found.warps, found.programs) == launch
+
+def test_the_table(modules: Any) -> None:
+    for asked, launch in LAUNCHES.items():
+        found = modules["launch"].choose(*asked)
+        assert (found.rows, found.tile, found.warps, found.programs) == launch, asked
 
 
 def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
@@ -179,20 +171,22 @@ def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.Monkey
         launch.choose(4, 8, 128, 4, FOUR)
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({}, None),
-        ({"value_quant_bits": 8}, "keys of 4 and values of 8 bits"),
-        ({"query": Tensor((3, 34, 128))}, "34 query heads on 8 KV heads"),
-        ({"seq_lens": Tensor((2,), "int32")}, "3 tokens in windows of 1, with 2 lengths and 3 rows of pages"),
-        ({"query": Tensor((3, 32, 128), "float32")}, "queries of type float32 with strides (4096, 128, 1)"),
-        ({"block_table": Tensor((3, 4), "int64")}, "a block table of type int64 with strides (4, 1)"),
-        ({"kv_cache": Tensor((9, 8, 8, 134), "uint8")}, "pages of 8 tokens"),
-    ],
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"value_quant_bits": 8}, "keys of 4 and values of 8 bits"),
+    ({"query": Tensor((3, 34, 128))}, "34 query heads on 8 KV heads"),
+    ({"seq_lens": Tensor((2,), "int32")}, "3 tokens in windows of 1, with 2 lengths and 3 rows of pages"),
+    ({"query": Tensor((3, 32, 128), "float32")}, "queries of type float32 with strides (4096, 128, 1)"),
+    ({"block_table": Tensor((3, 4), "int64")}, "a block table of type int64 with strides (4, 1)"),
+    ({"kv_cache": Tensor((9, 8, 8, 134), "uint8")}, "pages of 8 tokens"),
 )
-def test_what_the_kernels_take(modules: Any, changed: dict[str, Any], reason: str | None) -> None:
-    assert modules["supported"].supported(**call(**changed)) == reason
+
+
+def test_what_the_kernels_take(modules: Any) -> None:
+    supported = modules["supported"].supported
+
+    assert supported(**call()) is None
+    for changed, reason in REFUSED:
+        assert supported(**call(**changed)) == reason
 
 
 def test_gpus(modules: Any) -> None:
@@ -221,19 +215,13 @@ def test_the_switch(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert switch.why_off() == "some reason"
 
 
-@pytest.mark.parametrize(
-    ("options", "window"),
-    [
-        ({}, 1),
-        ({"speculation": drafting(3)}, 4),
-        ({"speculation": drafting(8)}, 9),
-        ({"speculation": drafting(9)}, 1),
-        ({"speculation": drafting(3, parallel_drafting=True)}, 1),
-        ({"speculation": drafting(3), "ranks": 2}, 1),
-    ],
-)
-def test_tokens_of_a_verification(modules: Any, options: dict[str, Any], window: int) -> None:
-    assert modules["drafts"].draft_window(config(**options)) == window
+def test_tokens_of_a_verification(modules: Any) -> None:
+    window = modules["drafts"].draft_window
+
+    assert window(config()) == 1
+    assert [window(config(speculation=drafting(count))) for count in (3, 8, 9)] == [4, 9, 1]
+    assert window(config(speculation=drafting(3, parallel_drafting=True))) == 1
+    assert window(config(speculation=drafting(3), ranks=2)) == 1
 
 
 def need(modules: Any, window: int = 1, head_size: int = 128) -> Any:

@@ -1,6 +1,7 @@
-"""turboquant-decode's kernels with the real vLLM, on the CPU: their numerics, what they refuse, and how they compile.
+"""turboquant-decode's kernels with the real vLLM, on the CPU: their numerics, what they refuse, how they compile.
 
-Triton's interpreter runs the kernels on caches that vLLM's own kernel wrote. The reference is in float64.
+Triton's interpreter runs the kernels: those of attention on caches that vLLM's own kernel wrote, and that for new keys.
+The reference is in float64.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import pytest
 from packaging.version import Version
 
 from tests.releases import tree_of
-from tests.tiers import deep, sampled, whole
+from tests.tiers import sampled, whole
 from tests.validation.cpu import upstream
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_cases import BITS, Case
-from tests.validation.cpu.decode_record import RELEASE, compiled, kernels
+from tests.validation.cpu.decode_record import RELEASE, STORES, compiled, kernels
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.trees import patched_tree
+
+pytestmark = pytest.mark.deep
 
 SIZES, GROUPS, WINDOWS = (64, 128, 256), range(1, 17), range(1, 10)
 
@@ -53,14 +56,13 @@ FIRST = [
 ]
 """Every preset with every head size; groups, windows, pages and layouts in turn."""
 
-PRODUCT = [
-    Case(preset, size, group, window, heads_first=(group + window + at) % 2 == 0, page=(16, 1056)[at % 2], splits=1)
-    for at, (preset, size) in enumerate(SIZED)
-    for group, window in ((1, 4), (3, 1), (16, 1))
-]
-"""The layout alternates, so that each group and each window meet both."""
-
-LINES = [
+MORE = [
+    *(
+        # The layout alternates, so that each group and each window meet both.
+        Case(preset, size, group, window, heads_first=(group + window + at) % 2 == 0, page=(16, 1056)[at % 2], splits=1)
+        for at, (preset, size) in enumerate(SIZED)
+        for group, window in ((1, 4), (3, 1), (16, 1))
+    ),
     *(Case(group=group, window=1 + 2 * (group % 2), splits=2) for group in GROUPS),
     *(
         Case(group=4, window=window, heads_first=heads, each=heads != (window < 5))
@@ -75,47 +77,24 @@ LINES = [
 """Every group and every window."""
 
 
-def probed(cases: Sequence[Case], release: str) -> list[dict[str, Any]]:
-    found: Any = ran("probe_decode", release, tree_of(release), json.dumps([asdict(case) for case in cases]))
-    assert len(found) == len(cases)
-    return list(found)
-
-
-def check(cases: Sequence[Case], release: str = RELEASE) -> None:
-    """Hold the kernels' errors against bounds, and against those of vLLM's kernel where that ran."""
-    wrong = [
-        (case, found)
-        for case, found in zip(cases, probed(cases, release), strict=True)
-        if "reason" in found
-        or not found["zero"]
-        or not found["ours"] <= BOUNDS[case.dtype]
-        or not found["ours"] <= 1.2 * found.get("stock", 1.0)
-    ]
-
-    assert wrong == []
-
-
 @pytest.mark.parametrize(
     ("release", "cases"),
     [
-        pytest.param(RELEASE, FIRST[::5], id="some"),
-        deep(RELEASE, sampled(FIRST, 2), id=RELEASE),
-        *(deep(release, sampled(FIRST, 4), id=release) for release in ("0.20.2", "0.33.0")),
+        (RELEASE, [*sampled(FIRST, 2), *sampled(MORE, 14)]),
+        *((release, sampled(FIRST, 4)) for release in sampled(("0.20.2", "0.33.0"), 2)),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_attention_is_that_of_float64(release: str, cases: Sequence[Case]) -> None:
+    """Within bounds, and of those of vLLM's kernel where that ran."""
     heads_first = Version(release) >= Version("0.26")  # before, no cache is stored so
-    check([case if heads_first else replace(case, heads_first=False) for case in cases], release)
+    cases = [case if heads_first else replace(case, heads_first=False) for case in cases]
+    found: Any = ran("probe_decode", release, tree_of(release), json.dumps([asdict(case) for case in cases]))
 
-
-@pytest.mark.deep
-def test_attention_is_that_of_float64_for_every_shape() -> None:
-    check(sampled(PRODUCT, 12))
-
-
-@pytest.mark.deep
-def test_attention_is_that_of_float64_for_every_group_window_and_page() -> None:
-    check(sampled(LINES, 16))
+    for case, one in zip(cases, found, strict=True):
+        assert "reason" not in one, case
+        assert one["zero"], case
+        assert one["ours"] <= min(BOUNDS[case.dtype], 1.2 * one.get("stock", 1.0)), case
 
 
 def test_the_first_cases_have_every_preset_size_window_and_layout() -> None:
@@ -134,9 +113,7 @@ def test_inline_ptx_decodes_like_the_plain_kernels() -> None:
 
 
 def test_what_the_kernels_do_not_cover_is_refused_with_the_reason() -> None:
-    found = ran("probe_decode_supported", RELEASE, tree_of(RELEASE))
-
-    assert found == REFUSED
+    assert ran("probe_decode_supported", RELEASE, tree_of(RELEASE)) == REFUSED
 
 
 REFUSED = {
@@ -175,18 +152,13 @@ def test_no_launch_has_64_rows_and_4_warps() -> None:
         assert row_blocks <= 5
     assert found["parts"] == found["most"]
     assert found["batches"] == [1, 3, 9, 33]  # up to 4, to 16 and to 64 heads, and more
-
-
-def test_a_file_of_launches_precedes_the_table() -> None:
-    found = ran("probe_decode_launches", RELEASE, tree_of(RELEASE))["tuned"]
-
-    assert found["own"] == [True, True, False, False]  # up to 16 heads, and for the codes that were measured
+    # A file of launches precedes the table: up to 16 heads, and for the codes that were measured.
+    assert found["tuned"]["own"] == [True, True, False, False]
     wrong = "VPATCH_TQ_DECODE_LAUNCHES=HOME/{}.json: not what `python -m benchmarks.decode --part tune` prints: {}"
-    assert found["no launches"] == wrong.format("no launches", "'launches'")
-    assert found["wgmma"] == wrong.format("wgmma", "64 rows with 4 warps give wrong results on Hopper")
+    assert found["tuned"]["no launches"] == wrong.format("no launches", "'launches'")
+    assert found["tuned"]["wgmma"] == wrong.format("wgmma", "64 rows with 4 warps give wrong results on Hopper")
 
 
-@pytest.mark.deep
 @whole
 def test_the_kernels_compile_for_every_gpu() -> None:
     """One shape: the others are recorded by `python -m tests.validation.cpu.decode_record`, which takes minutes."""
@@ -195,7 +167,6 @@ def test_the_kernels_compile_for_every_gpu() -> None:
         assert max(kernel["shared"] for kernel in found) <= 99 * 1024
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("release", sampled(["0.26.0", "0.21.0", "0.20.2"], 3))
 def test_upstreams_own_tests_pass(release: str, tmp_path: Path) -> None:
     """Those that need a GPU are skipped here, and run in the GPU scenario `fast-upstream`."""
@@ -207,3 +178,60 @@ def test_upstreams_own_tests_pass(release: str, tmp_path: Path) -> None:
     assert before == after
     assert before[0]["passed"] >= 100
     assert not before[1]
+
+
+DTYPES = ("float16", "bfloat16")
+KEYS = [
+    *((size, dtype, tokens, 3, "plain", True) for size, dtype, tokens in product(SIZES, DTYPES, (1, 7, 300))),
+    *((size, dtype, 7, 2, scale, False) for size, dtype, scale in product(SIZES, DTYPES, ("huge", "tiny"))),
+    (64, "bfloat16", 1024, 2, "plain", True),  # from 2048 keys on a program takes 32
+    (128, "float16", 1025, 2, "plain", False),
+]
+"""Head size, type, tokens, KV heads, scale, and whether the keys are a slice of a larger tensor."""
+
+
+@pytest.fixture(scope="module", params=sampled([RELEASE, "0.20.2"], 2))
+def found(request: pytest.FixtureRequest) -> Any:
+    return ran("probe_decode_store", request.param, tree_of(request.param), json.dumps(KEYS))
+
+
+def test_keys_are_as_close_to_float64_as_vllms(found: Any) -> None:
+    for case, one in zip(KEYS, found["errors"], strict=True):
+        assert "reason" not in one, case
+        assert one["ours zero"], case
+        assert all(ours <= 1.2 * stock + 1e-7 for ours, stock in zip(one["ours"], one["stock"], strict=True)), case
+
+
+def test_codes_differ_at_midpoints_only(found: Any) -> None:
+    assert max(one["distance"] for one in found["errors"]) <= 1e-5
+    assert sum(one["differing"] for one in found["errors"]) <= 100  # of 1.2 million
+    for cache in found["caches"]:
+        assert cache["differing"] <= cache["codes"] // 1000
+        assert cache["steps"] <= 1
+        assert cache["distance"] <= 1e-5
+        assert cache["norm"] <= 1
+        assert cache["elsewhere"] == 0
+
+
+def test_values_are_stored_alike_in_their_own_type(found: Any) -> None:
+    assert [cache["own values"] for cache in found["caches"]] == [0, 0, 0]
+
+
+def test_keys_beyond_float32_give_zero_as_in_vllm(found: Any) -> None:
+    assert found["overflowing"] == [0.0, 0.0]
+
+
+def test_what_the_kernel_for_new_keys_does_not_cover_is_refused(found: Any) -> None:
+    assert found["reasons"] == {
+        "supported": None,
+        "no tokens": "0 tokens of 8 KV heads",
+        "head size 96": "keys of shape (4, 8, 96)",
+        "float32": "keys of type torch.float32 with strides (1024, 128, 1)",
+        "transposed": "keys of type torch.float16 with strides (1024, 1, 8)",
+    }
+
+
+def test_the_kernel_for_new_keys_compiles_for_every_gpu_without_spills() -> None:
+    for (kernel,) in compiled([case for case in STORES if case[2:] in ([128, 8], *([size, 65_536] for size in SIZES))]):
+        assert kernel["shared"] <= 99 * 1024
+        assert kernel["spilled"] == 0

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from vpatch.testing import State
 
-import pytest
-from vpatch.testing import Case, State, check
-
-from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
-from tests.releases import cases
+from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 ARG_UTILS = "vllm/engine/arg_utils.py"
@@ -21,14 +16,8 @@ SKIP = "model_config: ModelConfig,\n        n: int = 2"
 
 CASES = (
     *WITHOUT_TURBOQUANT,
-    BROKEN,
-    Case("0.20.0", State.PENDING),
-    Case("0.20.1", State.PENDING),
-    Case("0.20.2", State.PENDING, says="12 changes"),
-    *(
-        Case(release, State.MERGED, says="vllm-project/vllm#39931")
-        for release in ("0.21.0", "0.23.0", "0.24.0", "0.28.0", "0.31.0", "0.33.0")
-    ),
+    *on(">=0.20,<0.21", State.PENDING, "12 changes"),
+    *on(">=0.21", State.MERGED, "vllm-project/vllm#39931"),
     *drifted(
         "0.20.2",
         CONFIG,
@@ -41,7 +30,4 @@ CASES = (
     *drifted("0.21.0", CONFIG, (SKIP, SKIP.replace("model_config", "config"), "its form")),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-hybrid", tree=slim(case.release), scratch=tmp_path)
+test_case = table("turboquant-hybrid", CASES)

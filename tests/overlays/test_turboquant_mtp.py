@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from vpatch.testing import State
 
-import pytest
-from vpatch.core.catalogue import discover
-from vpatch.testing import Case, State, check
-
-from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
-from tests.releases import cases
+from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 BACKEND = "vllm/v1/attention/backend.py"
@@ -35,19 +29,9 @@ LOWERS = "and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value"
 
 CASES = (
     *WITHOUT_TURBOQUANT,
-    BROKEN,
-    *(
-        Case(release, State.PENDING, says="fresh-prompts: matches the 0.20 layout; 6 changes")
-        for release in ("0.20.0", "0.20.1", "0.20.2")
-    ),
-    *(
-        Case(release, State.PENDING, says="matches the 0.21 layout; 1 change")
-        for release in (
-            *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"),
-            *("0.28.0", "0.29.0", "0.30.0", "0.31.0"),
-        )
-    ),
-    *(Case(release, State.PENDING, says="matches the 0.32 layout; 1 change") for release in ("0.32.0", "0.33.0")),
+    *on(">=0.20,<0.21", State.PENDING, "fresh-prompts: matches the 0.20 layout; 6 changes"),
+    *on(">=0.21,<0.32", State.PENDING, "matches the 0.21 layout; 1 change"),
+    *on(">=0.32", State.PENDING, "matches the 0.32 layout; 1 change"),
     *drifted(
         "0.26.0",
         ATTENTION,
@@ -91,13 +75,4 @@ CASES = (
     *drifted("0.20.2", ATTENTION, ("attn_metadata.seq_lens.tolist()", "list(attn_metadata.seq_lens)", LENGTHS)),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-mtp", tree=slim(case.release), scratch=tmp_path)
-
-
-def test_it_is_a_default_overlay() -> None:
-    (item,) = (item for item in discover() if item.id == "turboquant-mtp")
-
-    assert not item.overlay.opt_in
+test_case = table("turboquant-mtp", CASES)

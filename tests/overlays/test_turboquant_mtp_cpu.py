@@ -6,43 +6,38 @@ run by Triton's interpreter; PyTorch stands in for flash attention. `test_probes
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from tests import releases
-from tests.tiers import deep, sampled
-from tests.validation.cpu.comparison import Comparison, each, one_first, ran
-from tests.validation.cpu.probe_mtp import FIRST, MODES, STEPS, K
+from tests.tiers import sampled
+from tests.validation.cpu.comparison import Comparison, each, ran
+from tests.validation.cpu.probe_mtp import MODES, STEPS, K
 from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 from tests.validation.cpu.trees import patched_tree
 
+pytestmark = pytest.mark.deep
 # Together they have every shape of every part, and the V1 and the V2 runner as the default one.
-RELEASES = sampled(("0.26.0", "0.21.0", "0.33.0", "0.20.2"), 2)
-release = each(one_first("0.26.0", RELEASES))
-engines = pytest.mark.parametrize(
-    "release", ["0.26.0", *map(deep, sampled(("0.20.2", "0.21.0"), 2))], indirect=True, scope="module"
-)
+release = each(sampled(("0.26.0", "0.21.0", "0.33.0", "0.20.2"), 2))
+engines = pytest.mark.parametrize("release", sampled(("0.26.0", "0.21.0", "0.20.2"), 2), indirect=True, scope="module")
 """Marks the tests that build models, which the CPU cannot do on 0.33."""
 
 NOISE, WRONG = 4e-3, 0.1
-MORE = [name for name in STEPS if name not in FIRST]
 TRUE, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
 
 
 @pytest.fixture(scope="module")
-def some(release: str, folder: str) -> Callable[..., Comparison]:
-    """`some(*names)`: what the probe finds in these steps, or without names in all that is not of a step."""
+def seen(release: str, folder: str) -> Comparison:
     trees = (releases.tree_of(release), patched_tree(release))
-    return cache(lambda *names: Comparison(*(ran("probe_mtp", release, tree, folder, *names) for tree in trees)))
+    return Comparison(*(ran("probe_mtp", release, tree, folder) for tree in trees))
 
 
 @pytest.fixture(scope="module")
-def seen(some: Callable[..., Comparison]) -> Comparison:
-    return some()
+def steps(release: str, folder: str) -> Comparison:
+    trees = (releases.tree_of(release), patched_tree(release))
+    return Comparison(*(ran("probe_mtp", release, tree, folder, *STEPS) for tree in trees))
 
 
 def wrong_rows(release: str, name: str) -> set[int]:
@@ -54,31 +49,16 @@ def wrong_rows(release: str, name: str) -> set[int]:
     return {number for number, row in enumerate(rows) if row.rejected and late}
 
 
-def check(release: str, name: str, stock: dict[str, Any], patched: dict[str, Any]) -> None:
-    """Check a step: the rows that were wrong are right, and a step that was right is computed as before."""
-    wrong = wrong_rows(release, name)
+@pytest.mark.parametrize("name", STEPS)
+def test_attention_is_that_of_the_whole_context(steps: Comparison, release: str, name: str) -> None:
+    """The rows that were wrong are right, and a step that was right is computed as before."""
+    (stock, patched), wrong = (found[name] for found in steps), wrong_rows(release, name)
 
     assert {number for number, by in enumerate(stock["wrong by"]) if by > WRONG} == wrong
     assert all(by < NOISE for by in patched["wrong by"])
     if not wrong:
         assert patched["output"] == stock["output"]
         assert patched["calls"] == stock["calls"], "all new prompts of a step are still one call of flash attention"
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_attention_is_that_of_the_whole_context(some: Callable[..., Comparison], release: str, name: str) -> None:
-    stock, patched = some(*FIRST)
-
-    check(release, name, stock[name], patched[name])
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", MORE)
-@pytest.mark.parametrize("release", ["0.26.0"], indirect=True, scope="module")
-def test_attention_of_more_steps(some: Callable[..., Comparison], release: str, name: str) -> None:
-    stock, patched = some(*MORE)
-
-    check(release, name, stock[name], patched[name])
 
 
 def is_affected(name: str) -> bool:
@@ -109,9 +89,7 @@ def test_no_graph_of_whole_steps_verifies_drafts(seen: Comparison, name: str) ->
 def test_stock_captures_them(seen: Comparison) -> None:
     found = seen.stock["starts"]
 
-    assert {
-        name for name in ("ngram", "ngram, decode graphs", "ngram, full graphs") if not found[name]["full"]
-    } == set()
+    assert all(found[name]["full"] for name in ("ngram", "ngram, decode graphs", "ngram, full graphs"))
     assert found["ngram, piecewise"]["sizes"][:3] == [1, 2, 4]
     assert seen.patched["starts"]["ngram, piecewise"]["sizes"][:3] == [4, 8, 16]
 

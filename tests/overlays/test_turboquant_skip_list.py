@@ -11,8 +11,7 @@ import pytest
 from vpatch.testing import Case, State, check
 from vpatch_overlays.companions.turboquant_skip_list import skip_layer_order
 
-from tests.conftest import Contents, Program, Trees, contents_of
-from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
+from tests.overlays.tables import WITHOUT_TURBOQUANT, check_result, drifted, on
 from tests.releases import cases, tiered
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
@@ -26,16 +25,9 @@ SPELLINGS = {
 
 CASES = (
     *WITHOUT_TURBOQUANT,
-    BROKEN,
-    *(Case(release, State.PENDING, says="0.20 layout; 3 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
-    *(
-        Case(release, State.PENDING, says="0.21 layout; 3 changes")
-        for release in (
-            *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1"),
-            *("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
-        )
-    ),
-    *(Case(release, State.MERGED, says="has no `sorted(..., key=...)`") for release in ("0.32.0", "0.33.0")),
+    *on(">=0.20,<0.21", State.PENDING, "0.20 layout; 3 changes"),
+    *on(">=0.21,<0.32", State.PENDING, "0.21 layout; 3 changes"),
+    *on(">=0.32", State.MERGED, "has no `sorted(..., key=...)`"),
     *drifted("0.20.2", ARG_UTILS, ("lambda x: int(x)", "lambda x: float(x)", "is not there; nearest, line 1689")),
     *drifted("0.26.0", ARG_UTILS, (BRANCH, "if turboquant:", "no block `if resolved_cache")),
     *drifted(
@@ -56,33 +48,13 @@ def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", tiered(SPELLINGS))
 def test_only_the_key_changes(release: str, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    source = (slim(release) / ARG_UTILS).read_text()
     imported = "from vllm._vpatch.turboquant_skip_list import skip_layer_order"
-    new = source.replace(SPELLINGS[release], "sorted(existing | set(boundary), key=skip_layer_order)")
-    new = new.replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
+    changes = (
+        (SPELLINGS[release], "sorted(existing | set(boundary), key=skip_layer_order)"),
+        ("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:"),
+    )
 
-    case = Case(release, State.PENDING, result={ARG_UTILS: new})
-
-    check(case, "turboquant-skip-list", tree=slim(release), scratch=tmp_path)
-
-
-@pytest.mark.deep
-def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(vpatch: Program, linked: Trees) -> None:
-    names = ("turboquant-hybrid", "turboquant-skip-list")
-    before = contents_of(linked("0.20.2", "before"))
-    found: list[Contents] = []
-    for runs in ([names], [[name] for name in names], [[name] for name in reversed(names)]):
-        tree = linked("0.20.2", f"tree{len(found)}")
-        for run in runs:
-            ran = vpatch("apply", *(f"--overlay={name}" for name in run), tree)
-            assert ran.code == 0, ran.out + ran.err
-        found.append({file: data for file, data in contents_of(tree).items() if file.startswith("vllm/")})
-        for name in names:
-            assert vpatch("revert", f"--overlay={name}", tree).code == 0
-        assert contents_of(tree) == before
-
-    assert found[0] == found[1] == found[2]
-    assert found[0][ARG_UTILS] != before[ARG_UTILS]
+    check_result("turboquant-skip-list", release, slim(release), tmp_path, ARG_UTILS, *changes)
 
 
 def test_indices_come_first_and_by_number() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validation.cpu.comparison import Comparison, compared, one_first
+from tests.tiers import sampled
+from tests.validation.cpu.comparison import Comparison, compared
 from tests.validation.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
 
-MORE = ("0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.31.0")
+pytestmark = pytest.mark.deep
 
 ORDERED = {
     "none": "0 1 26 27",
@@ -18,7 +19,7 @@ ORDERED = {
 }
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", MORE))
+@pytest.fixture(scope="module", params=sampled(("0.20.2", "0.21.0", "0.31.0", "0.23.0", "0.26.0", "0.24.0"), 2))
 def seen(request: pytest.FixtureRequest, folder: str) -> Comparison:
     release = request.param
     # Before 0.21 hybrid models are refused without the other overlay.
@@ -34,21 +35,14 @@ def test_stock_fails_on_a_name(seen: Comparison, name: str) -> None:
     assert message.startswith("invalid literal for int() with base 10: ")
 
 
-@pytest.mark.parametrize("name", ORDERED)
-def test_the_list(seen: Comparison, name: str) -> None:
-    assert seen.patched["dense"][name]["skip_layers"] == ORDERED[name].split()
+def test_the_list(seen: Comparison) -> None:
+    stock, patched = (found["dense"] for found in seen)
 
-
-def test_names_that_look_like_numbers(seen: Comparison) -> None:
-    found = seen.patched["dense"]["no integers"]["skip_layers"]
-
-    assert found == ["0", "1", "26", "27", "", "0x7", "5.0", "9" * 5000, "two", "²"]
-
-
-@pytest.mark.parametrize("name", INDICES)
-def test_indices_have_the_order_and_the_hashes_of_stock(seen: Comparison, name: str) -> None:
-    assert "error" not in seen.stock["dense"][name]
-    assert seen.patched["dense"][name] == seen.stock["dense"][name]
+    assert {name: patched[name]["skip_layers"] for name in ORDERED} == {k: v.split() for k, v in ORDERED.items()}
+    assert patched["no integers"]["skip_layers"] == ["0", "1", "26", "27", "", "0x7", "5.0", "9" * 5000, "two", "²"]
+    for name in INDICES:  # in the order and with the hashes of stock
+        assert "error" not in stock[name]
+        assert patched[name] == stock[name]
 
 
 def test_every_list_has_hashes_of_its_own(seen: Comparison) -> None:

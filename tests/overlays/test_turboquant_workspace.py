@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from vpatch.testing import State
 
-import pytest
-from vpatch.core.catalogue import discover, select
-from vpatch.testing import Case, State, check
-from vpatch.tree.locate import locate
-
-from tests.engines import engine_of
-from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
-from tests.releases import cases
+from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 
@@ -27,23 +19,10 @@ DEFINED = "'_reserve_workspace' is defined already"
 
 CASES = (
     *WITHOUT_TURBOQUANT,
-    BROKEN,
-    *(
-        Case(release, State.PENDING, says="matches the 0.20 layout; 6 changes")
-        for release in ("0.20.0", "0.20.1", "0.20.2")
-    ),
+    *on(">=0.20,<0.21", State.PENDING, "matches the 0.20 layout; 6 changes"),
     # Upstream has one of the 10 changes, the import.
-    *(
-        Case(release, State.PENDING, says="matches the 0.21 layout; 9 of 10 changes")
-        for release in ("0.21.0", "0.22.0", "0.22.1", "0.23.0")
-    ),
-    *(
-        Case(release, State.MERGED, says="merged upstream (vllm-project/vllm#44053): ")
-        for release in (
-            *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
-            *("0.32.0", "0.33.0"),
-        )
-    ),
+    *on(">=0.21,<0.24", State.PENDING, "matches the 0.21 layout; 9 of 10 changes"),
+    *on(">=0.24", State.MERGED, "merged upstream (vllm-project/vllm#44053): "),
     *drifted(
         "0.20.2",
         ATTENTION,
@@ -71,20 +50,4 @@ CASES = (
     ),
 )
 
-
-@pytest.mark.parametrize("case", cases(CASES))
-def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-workspace", tree=slim(case.release), scratch=tmp_path)
-
-
-def test_turboquant_hybrid_changes_the_same_file(slim: Callable[[str], Path]) -> None:
-    """`test_turboquant_speculation.py` tests that every order gives the same bytes."""
-    read = locate(slim("0.20.2")).read
-
-    def made(*overlays: str) -> Mapping[str, bytes]:
-        return engine_of(select(discover(), overlays)).plan(read).files
-
-    hybrid, workspace = made("turboquant-hybrid"), made("turboquant-workspace")
-    both = made("turboquant-hybrid", "turboquant-workspace")
-    assert hybrid.keys() & workspace.keys() == {ATTENTION}
-    assert both == {**hybrid, **workspace, ATTENTION: both[ATTENTION]}
+test_case = table("turboquant-workspace", CASES)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from math import prod
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from vpatch_overlays.companions import turboquant_workspace as companion
@@ -76,28 +76,14 @@ def test_chunks_that_decode_serves_need_no_more() -> None:
     assert len(reserved(batch=129)) == 1
 
 
-def test_scratch_is_in_the_workspace() -> None:
-    workspace: Any = Workspace(6, locked=True)
+def test_scratch_is_in_a_workspace_that_has_room_and_else_the_callers_own(caplog: pytest.LogCaptureFixture) -> None:
+    enough, small, unlocked = (cast("Any", Workspace(size, locked=size > 4)) for size in (6, 5, 4))
 
-    assert companion.scratch(workspace, CUDA, SHAPE) == [("view", *SHAPE)]
-
-
-def test_without_a_workspace_it_is_the_callers_own() -> None:
+    assert companion.scratch(enough, CUDA, SHAPE) == [("view", *SHAPE)]
     assert companion.scratch(None, CUDA, SHAPE, SHAPE) == [("own", *SHAPE, CUDA)] * 2
-
-
-def test_in_a_workspace_that_is_locked_too_small_it_is_the_callers_own(caplog: pytest.LogCaptureFixture) -> None:
-    workspace: Any = Workspace(5, locked=True)
-
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert companion.scratch(workspace, CUDA, SHAPE) == [("own", *SHAPE, CUDA)]
-
+            assert companion.scratch(small, CUDA, SHAPE) == [("own", *SHAPE, CUDA)]
     assert len(caplog.messages) == 1
-
-
-def test_other_errors_are_raised() -> None:
-    workspace: Any = Workspace(5)
-
     with pytest.raises(AssertionError, match="somebody else's"):
-        companion.scratch(workspace, CUDA, SHAPE)
+        companion.scratch(unlocked, CUDA, SHAPE)

@@ -9,21 +9,19 @@ from __future__ import annotations
 from array import array
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.releases import pending, tree_of, with_own_turboquant
-from tests.tiers import deep, sampled
+from tests.releases import tree_of
+from tests.tiers import sampled
 from tests.validation.cpu import upstream
-from tests.validation.cpu.comparison import Comparison, compared, each, one_first, ran
+from tests.validation.cpu.comparison import Comparison, compared, each, ran
 from tests.validation.cpu.environment import interpreter
-from tests.validation.cpu.probe_workspace import FIRST, RESERVED, RUNS
+from tests.validation.cpu.probe_workspace import RESERVED, RUNS
 from tests.validation.cpu.trees import patched_tree
 
-MORE = tuple(name for name in RUNS if name not in FIRST)
+pytestmark = pytest.mark.deep
 
 MIB = 1 << 20
 BYTES = {
@@ -56,18 +54,12 @@ RESERVATION = {
 }
 
 
-release = each(one_first("0.20.2", sampled(with_own_turboquant(pending("turboquant-workspace"))[1:], 2)))
+release = each(sampled(("0.20.2", "0.22.0", "0.21.0", "0.23.0"), 2))
 
 
 @pytest.fixture(scope="module")
-def some(release: str, folder: str) -> Callable[..., Comparison]:
-    """`some(*names)`: what the probe finds in these runs, or without names the reserved bytes."""
-    return cache(lambda *names: compared("probe_workspace", release, ("turboquant-workspace",), folder, *names))
-
-
-@pytest.fixture(scope="module", params=[FIRST, deep(MORE)], ids=["first", "more"])
-def runs(request: pytest.FixtureRequest, some: Callable[..., Comparison]) -> Comparison:
-    return Comparison(*(found["runs"] for found in some(*request.param)))
+def seen(release: str, folder: str) -> Comparison:
+    return compared("probe_workspace", release, ("turboquant-workspace",), folder)
 
 
 def grows(release: str) -> bool:
@@ -75,53 +67,41 @@ def grows(release: str) -> bool:
     return release.startswith("0.20.")
 
 
-@pytest.mark.parametrize("name", RESERVED)
-def test_reserved_bytes(some: Callable[..., Comparison], name: str) -> None:
-    assert some().stock["reserved"][name] == 0
-    assert some().patched["reserved"][name] == BYTES[name]
+def test_reserved_bytes(seen: Comparison) -> None:
+    assert seen.stock["reserved"] == dict.fromkeys(RESERVED, 0)
+    assert seen.patched["reserved"] == BYTES
 
 
-@pytest.mark.deep
 def test_upstream_reserves_the_same_and_misses_the_same_cases(folder: str) -> None:
-    found = ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder, *RUNS)
+    found = ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder)
 
-    assert ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder)["reserved"] == BYTES
+    assert found["reserved"] == BYTES
     assert {name for name, run in found["runs"].items() if run["errors"]} == UNRESERVED
 
 
-def test_stock_fails_on_the_locked_workspace_or_grows(runs: Comparison, release: str) -> None:
-    for name, stock in runs.stock.items():
-        if not grows(release):
-            assert stock["errors"], name
-            assert all(error.startswith(LOCKED) for error in stock["errors"]), name
-        elif name != "decode":
-            added = stock["buffers"][-1].keys() - stock["buffers"][0].keys()
-            assert added == {"_tq_k_dequant_buf", "_tq_v_dequant_buf"}, name
+@pytest.mark.parametrize("name", RUNS)
+def test_patched_computes_what_stock_does_and_neither_fails_nor_grows(
+    seen: Comparison, release: str, name: str
+) -> None:
+    stock, patched = (found["runs"][name] for found in seen)
+    if not grows(release):
+        assert stock["errors"]
+        assert all(error.startswith(LOCKED) for error in stock["errors"])
+    elif name != "decode":
+        added = stock["buffers"][-1].keys() - stock["buffers"][0].keys()
+        assert added == {"_tq_k_dequant_buf", "_tq_v_dequant_buf"}
+
+    assert patched["errors"] == []
+    assert patched["left"] == patched["reserved"] > 0
+    assert all(buffers == patched["buffers"][0] for buffers in patched["buffers"])
+    assert bool(patched["told"]) is (name in UNRESERVED)
+    assert len(stock["outputs"]) == len(patched["outputs"]) == len(RUNS[name].steps)
+    for before, after in zip(stock["outputs"], patched["outputs"], strict=True):
+        one, other = (array("f", b64decode(output)) for output in (before, after))
+        assert any(one)
+        assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))  # false for NaN
 
 
-def test_patched_neither_fails_nor_grows(runs: Comparison) -> None:
-    for name, patched in runs.patched.items():
-        assert patched["errors"] == [], name
-        assert patched["left"] == patched["reserved"] > 0, name
-        assert all(buffers == patched["buffers"][0] for buffers in patched["buffers"]), name
-
-
-def test_attention_is_that_of_stock(runs: Comparison) -> None:
-    assert runs.stock.keys() == runs.patched.keys()
-    for name in runs.stock:
-        stock, patched = ([floats(output) for output in found[name]["outputs"]] for found in runs)
-
-        assert len(stock) == len(patched) == len(RUNS[name].steps), name
-        for one, other in zip(stock, patched, strict=True):
-            assert any(one), name
-            assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True)), name  # false for NaN
-
-
-def test_every_other_case_fits_in_the_reservation(runs: Comparison) -> None:
-    assert {name for name, found in runs.patched.items() if found["told"]} == UNRESERVED & runs.patched.keys()
-
-
-@pytest.mark.deep
 def test_upstreams_own_tests(release: str, tmp_path: Path) -> None:
     """The tests of 0.24.0 are those of 0.21.0 and two of the reservation. On 0.20 they also need turboquant-hybrid."""
     file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
@@ -132,8 +112,3 @@ def test_upstreams_own_tests(release: str, tmp_path: Path) -> None:
 
     assert found.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
     assert found.patched == (Counter(passed=106, skipped=ON_GPU), set())
-
-
-def floats(encoded: str) -> array[float]:
-    """Decode the numbers of an output."""
-    return array("f", b64decode(encoded))

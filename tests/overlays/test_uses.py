@@ -57,25 +57,18 @@ def _inherited(predicate: Predicate | None) -> Iterator[str]:
         yield from _inherited(inner)
 
 
-CASES = [
-    pytest.param(item, part, shape, id=f"{item.id}-{part.name}-{shape.name}")
-    for item in discover()
-    for part in item.overlay.parts
-    for shape in part.shapes
-]
-
-
-@pytest.mark.parametrize(("item", "part", "shape"), CASES)
-def test_every_attribute_of_self_is_declared(item: Catalogued, part: object, shape: object) -> None:
+@pytest.mark.parametrize("item", discover(), ids=lambda item: item.id)
+def test_every_attribute_of_self_is_declared(item: Catalogued) -> None:
     known = companions(item)
-    trees = [(edit, ast.parse(code.strip())) for edit in shape.edits for code in codes(edit)]  # type: ignore[attr-defined]
-    own = {name for _, tree in trees for name in written(tree)}
     companions_own = {name for function in known.values() for name in written(function)} | OF_TORCH
-    inherited = {f"self.{name}" for name in _inherited(shape.when)}  # type: ignore[attr-defined]
-    for edit, tree in trees:
-        read = set(read_from("self", tree, {}, frozenset()))
-        read |= set(read_from("self", tree, known, frozenset())) - companions_own
-        wanted = {f"self.{name}" for name in read - own}
-        declared = set(getattr(edit, "uses", ()))
-        assert wanted <= declared | inherited, f"{type(edit).__name__} {edit.scope}: uses={tuple(sorted(wanted))}"
-        assert declared <= wanted
+    for shape in (shape for part in item.overlay.parts for shape in part.shapes):
+        trees = [(edit, ast.parse(code.strip())) for edit in shape.edits for code in codes(edit)]
+        own = {name for _, tree in trees for name in written(tree)}
+        inherited = {f"self.{name}" for name in _inherited(shape.when)}
+        for edit, tree in trees:
+            read = set(read_from("self", tree, {}, frozenset()))
+            read |= set(read_from("self", tree, known, frozenset())) - companions_own
+            wanted = {f"self.{name}" for name in read - own}
+            declared = set(getattr(edit, "uses", ()))
+            assert wanted <= declared | inherited, f"{shape.name} {edit.scope}: uses={tuple(sorted(wanted))}"
+            assert declared <= wanted

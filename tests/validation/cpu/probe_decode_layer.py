@@ -65,9 +65,6 @@ REFUSED = {
 }
 """Steps that the kernels do not cover, and why."""
 
-FIRST = ("decodes", "continuation", "mixed")
-"""Steps that are enough for most purposes, beside these."""
-
 
 class Kernel:
     """A Triton kernel that notes each launch, and then does what it did before, or what `instead` does."""

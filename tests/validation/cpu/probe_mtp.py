@@ -63,8 +63,6 @@ STEPS: dict[str, tuple[Row, ...]] = {
     "cached prefixes": (Row(8, 3), Row(9, 2)),
     "decodes": (Row(9, 1), Row(20, 1)),
 }
-FIRST = ("rejected drafts", "everything", "a decode and new prompts")
-"""Steps that are enough for most purposes."""
 
 
 class Layer:

@@ -36,7 +36,7 @@ class Case:
     chunk: int = CHUNK
 
 
-BORDERS = (1, BLOCK - 1, BLOCK, BLOCK + 1, *(n * TILE + by for n in (1, 2) for by in (-1, 0, 1, BLOCK + 3)))
+BORDERS = (1, BLOCK + 1, TILE - 1, TILE, TILE + 1, 2 * TILE + 1)
 CASES = {
     **{f"{tokens} cached": Case(tokens) for tokens in BORDERS},
     **{f"heads {heads}": Case(TILE + 7, heads=heads) for heads in ((2, 2), (4, 2), (6, 1))},
@@ -45,12 +45,6 @@ CASES = {
     "few tokens": Case(TILE + 7, chunk=THRESHOLD),
     "long": Case(MAX_MODEL_LEN - CHUNK),
 }
-FIRST = (
-    *(f"{tokens} cached" for tokens in (1, BLOCK + 1, TILE - 1, TILE, TILE + 1, 2 * TILE + 1)),
-    *("heads (4, 2)", "k3v4_nc", "few tokens"),
-)
-"""Cases that are enough for most purposes."""
-
 PEAKS = (2 * MEASURED_TILE, 2 * MEASURED_TILE + 1, MAX_MODEL_LEN - MEASURED_TILE)
 
 
@@ -191,8 +185,8 @@ def others(manager: Any) -> dict[str, Any]:
     return found | {"peaks": peaks | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}}
 
 
-def main(home: str, folder: str, *cases: str) -> dict[str, Any]:
-    """Run cases, or without any all that is not of a case; `folder` holds the models."""
+def main(_home: str, folder: str) -> dict[str, Any]:
+    """Run `CASES`, then measure memory; `folder` holds the models."""
     import torch
 
     torch.accelerator.empty_cache = lambda: None  # no accelerator here
@@ -202,24 +196,19 @@ def main(home: str, folder: str, *cases: str) -> dict[str, Any]:
     from vllm.v1.attention.backends import turboquant_attn
     from vllm.v1.attention.ops import triton_merge_attn_states
 
-    tiles = sys.modules.get("vllm._vpatch.turboquant_tiles")
-    if tiles:
-        vars(tiles).update(TILE=TILE if cases else MEASURED_TILE, BLOCK=BLOCK)
-    _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
+    tiles = vars(sys.modules["vllm._vpatch.turboquant_tiles"]) if "vllm._vpatch.turboquant_tiles" in sys.modules else {}
     turboquant_attn.flash_attn_varlen_func = flash_attention
     turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
     limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
     made = config(folder, "dense", attention_config={"tq_max_kv_splits_for_cuda_graph": SPLITS}, **limits)
-    found: dict[str, Any] = {}
     with set_current_vllm_config(made):
-        manager = workspace("cpu")
-        if cases:
-            outputs = {name: Layer(CASES[name]).continuation()() for name in cases}
-            found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
-        else:
-            found |= others(manager)
-    if not cases:
-        found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
+        tiles.update(TILE=MEASURED_TILE, BLOCK=BLOCK)
+        found: dict[str, Any] = others(workspace("cpu"))
+        tiles.update(TILE=TILE)
+        _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
+        outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
+    found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
+    found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
     return found
 
 

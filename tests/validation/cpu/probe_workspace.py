@@ -76,9 +76,6 @@ RUNS = {
     "second micro-batch": Run(({"b": 1}, {"a": CHUNK}), {"a": 5, "b": 40}, micro_batches=2),
 }
 
-FIRST = ("3bit_nc", "batch", "second micro-batch")
-"""Runs that are enough for most purposes."""
-
 
 def config(folder: str, model: str, **options: Any) -> Any:
     """Make a config as `vllm serve` does. The values read here do not depend on the KV cache dtype."""
@@ -258,21 +255,18 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
     return found | {"left": size(manager)}
 
 
-def main(home: str, folder: str, *names: str) -> dict[str, Any]:
-    """Run these runs, or without any compute the reserved bytes; `folder` holds the models."""
+def main(home: str, folder: str) -> dict[str, Any]:
+    """Compute the reserved bytes, and run `RUNS`; `folder` holds the models."""
     import torch
 
     torch.accelerator.empty_cache = lambda: None  # no accelerator here
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     from vllm.v1.attention.backends import turboquant_attn
 
-    found: dict[str, Any] = {}
-    if not names:
-        found["reserved"] = {name: reserved(folder, *case) for name, case in RESERVED.items()}
+    found = {"reserved": {name: reserved(folder, *case) for name, case in RESERVED.items()}}
     turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
     turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
-    found["runs"] = {name: ran(folder, RUNS[name]) for name in names}
-    return found
+    return found | {"runs": {name: ran(folder, run) for name, run in RUNS.items()}}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+"""Who needs the overlays for hybrid models with draft tokens."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch import Use
+from vpatch.core.catalogue import discover
+
+NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-mtp-")}
+WITHOUT = {
+    "hybrid": (False, "no layer of the model keeps a state"),
+    "speculative_tokens": (0, "there is no speculative decoding"),
+    "prefix_caching": (False, "prefix caching is off"),
+}
+BECAUSE = {
+    "hybrid-mtp-counts": "the count of accepted tokens, of 3 draft tokens, ",
+    "hybrid-mtp-states": "3 draft tokens a step select and shift states unchecked",
+}
+
+
+@pytest.mark.parametrize("overlay", NEEDED)
+def test_who_needs_it(overlay: str) -> None:
+    needed = NEEDED[overlay]
+    assert needed
+    use = Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3, prefix_caching=True)
+
+    assert needed(use).needed
+    assert needed(use).because.startswith(BECAUSE.get(overlay, ""))
+    for name, (value, because) in WITHOUT.items():
+        need = needed(Use(**{**vars(use), name: value}))
+        if name != "prefix_caching" or overlay == "hybrid-mtp-prefix":
+            assert (need.needed, because in need.because) == (False, True)
