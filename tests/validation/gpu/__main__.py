@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.validation.gpu import session, tables
+from tests.validation.gpu import report, session
 from tests.validation.gpu.claims import verdicts
 from tests.validation.gpu.drive import Result
 from tests.validation.gpu.evidence import BROKEN, gather
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 1
     run = json.loads(file.read_text())
     found = verdicts(gather([run]))
-    _print(*tables.probes(run), "", *tables.claims(found), "", str(file))
+    _print(*report.probes(run), "", *report.claims(found), "", str(file))
     unrun = session.unrun(run)
     if unrun:
         _print(f"not run: {'; '.join(unrun)}")
