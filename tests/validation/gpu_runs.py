@@ -12,8 +12,7 @@ from vpatch.plan.memory import account
 from tests.validation.gpu.drive import jobs
 from tests.validation.gpu.engines import DECODE, EXTRA, FARM, PATCHED, STOCK, TREES, WORKSPACE, Probe
 from tests.validation.gpu.evidence import Evidence
-from tests.validation.gpu.families import FAMILIES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
 from tests.validation.gpu.running import AGAIN, LOADED
 from tests.validation.gpu.scenarios import SCENARIOS

@@ -14,8 +14,7 @@ from tests.validation.gpu.claims import CLAIMS, verdicts
 from tests.validation.gpu.compare import gaps
 from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Evidence, gather, judge, read
-from tests.validation.gpu.families import FAMILIES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.models import DRAFTING, DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.scenarios import SCENARIOS
 

@@ -19,8 +19,7 @@ from tests.tiers import deep
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES, TREES, Probe, engine_arguments
-from tests.validation.gpu.families import FAMILIES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.models import DRAFTING, DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.probe import prompt
 from tests.validation.gpu.scenarios import SCENARIOS

@@ -8,8 +8,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from tests.validation.gpu.families import FAMILIES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.models import DUMMY
 
 TQ = "turboquant_4bit_nc"

@@ -19,11 +19,10 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
 from vpatch.plan.memory import account
 
-from tests.validation.gpu import families
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, engine_arguments
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.scenarios import SCENARIOS, WHOLE
 
 
@@ -42,7 +41,7 @@ Rows = Callable[[Evidence, str], Iterator[Row]]
 
 def model_named(name: str) -> Model:
     """Return one of the models of full width."""
-    return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(families.config(name), name, name=name)
+    return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(FAMILIES[name], name, name=name)
 
 
 def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:

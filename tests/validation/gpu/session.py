@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.paths import ROOT
-from tests.validation.gpu import drive, families, full_size, machine, trees
+from tests.validation.gpu import drive, full_size, machine, trees
 from tests.validation.gpu.engines import EXTRA
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
@@ -86,7 +86,6 @@ def execute(
         if models.wait():
             raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
         full_size.write(WORK / "models")
-        families.write(WORK / "models")
         logs = WORK / f"logs-{time.time_ns()}"
         logs.mkdir()
         found = machine.describe()
