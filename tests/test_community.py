@@ -68,13 +68,6 @@ def test_every_command_exists_with_its_options(name: str) -> None:
         assert {word for word in words if word.startswith("-")} <= known, f"{command}{rest}"
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_somewhere(name: str) -> None:
-    links = re.findall(r"\]\((?!https://|#)([^)#]+)", (ROOT / name).read_text())
-
-    assert not [link for link in links if not ((ROOT / name).parent / link).exists()]
-
-
 def test_vulnerabilities_are_reported_in_private() -> None:
     links = {link["name"]: link["url"] for link in load(CHOOSER)["contact_links"]}
     address = links["Report a vulnerability"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from itertools import pairwise, product
@@ -31,7 +30,6 @@ from benchmarks.decode.cases import (
 from benchmarks.decode.report import report
 from benchmarks.decode.verdicts import error_limit, numeric_failure, outcome, verdicts, worst_ratios
 from benchmarks.decode.workers import Clock, Workers
-from tests.paths import ROOT
 from tests.validation.cpu.decode_cases import BITS, Case
 
 H200: dict[str, Any] = {
@@ -95,44 +93,33 @@ def test_numerics_meet_every_pair(one: str, other: str, values: tuple[Any, Any])
     assert met >= set(product(*values))
 
 
-def test_numerics_have_ragged_lengths_and_fewer_cases_if_quick() -> None:
-    cases = numeric_cases()
+def test_each_case_is_there_once_and_fewer_if_quick() -> None:
+    numerics, speeds = numeric_cases(), speed_cases()
 
-    assert {0, 1} < set(cases[0].lengths)
-    assert len({case.label for case in cases}) == len(cases)
-    assert set(numeric_cases(quick=True)) < set(cases)
-
-
-def test_speed_has_the_cases_of_the_thresholds() -> None:
-    cases = speed_cases()
-
-    assert len(set(cases)) == len(cases)
+    assert {0, 1} < set(numerics[0].lengths)
+    assert len({case.label for case in numerics}) == len(numerics)
+    assert set(numeric_cases(quick=True)) < set(numerics)
+    assert len(set(speeds)) == len(speeds)
+    assert set(speed_cases(quick=True)) < set(speeds)
     for shape, batch, context in product(SHAPES, BATCHES, (1024, 16_384, 65_536)):
-        assert Speed("4bit_nc", *shape, batch, context) in cases
+        assert Speed("4bit_nc", *shape, batch, context) in speeds
     for preset, batch, window in product(PRESETS, (1, 32), (2, 4, 8)):
-        assert Speed(preset, 128, 8, 4, batch, 16_384) in cases
-        assert Speed("4bit_nc", 128, 8, 4, batch, 16_384, window) in cases
-    assert sum(not case.correct for case in cases) == 3
-    assert set(speed_cases(quick=True)) < set(cases)
+        assert Speed(preset, 128, 8, 4, batch, 16_384) in speeds
+        assert Speed("4bit_nc", 128, 8, 4, batch, 16_384, window) in speeds
+    assert sum(not case.correct for case in speeds) == 3
+    caches = [(case.size, case.kv_heads, case.preset) for case in speeds]
+    assert sum(one != other for one, other in pairwise(caches)) == len(set(caches)) - 1, "those of one cache in a row"
 
 
-def test_cases_that_share_a_cache_follow_one_another() -> None:
-    keys = [(case.size, case.kv_heads, case.preset) for case in speed_cases()]
-
-    assert sum(one != other for one, other in pairwise(keys)) == len(set(keys)) - 1
+def test_layers_exceed_the_l2_cache() -> None:
+    assert [layers(size) for size in (1000, 10_000_000, 10**10)] == [160, 30, 1]
 
 
-@pytest.mark.parametrize(("size", "count"), [(1000, 160), (10_000_000, 30), (10**10, 1)])
-def test_layers_exceed_the_l2_cache(size: int, count: int) -> None:
-    assert layers(size) == count
-
-
-@pytest.mark.parametrize(("preset", "size"), list(product(PRESETS, SIZES)))
-def test_the_format_is_that_of_the_tests(preset: str, size: int) -> None:
-    mine, tested = PRESETS[preset], Case(preset, size)
-
-    assert (mine.key_bits, mine.value_bits) == BITS[preset]
-    assert (mine.key_bytes(size), mine.slot(size)) == (tested.key_bytes, tested.slot)
+def test_the_format_is_that_of_the_tests() -> None:
+    for (preset, mine), size in product(PRESETS.items(), SIZES):
+        tested = Case(preset, size)
+        assert (mine.key_bits, mine.value_bits) == BITS[preset]
+        assert (mine.key_bytes(size), mine.slot(size)) == (tested.key_bytes, tested.slot)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +180,7 @@ def test_thresholds(
 
 
 def test_flash_attention_2_is_not_held_to_the_thresholds_of_3() -> None:
-    judged = verdicts([speed(single(group=1), 100, 650, 50, version=2)])
-
-    assert {verdict.holds for verdict in judged} == {None}
+    assert {verdict.holds for verdict in verdicts([speed(single(group=1), 100, 650, 50, version=2)])} == {None}
 
 
 @pytest.mark.parametrize(
@@ -268,14 +253,6 @@ def test_workers_return_results_until_the_deadline() -> None:
         assert list(workers.run(math.sqrt, [4.0], Clock(-1))) == [(4.0, None)]
         assert dict(workers.run(math.sqrt, [4.0, 9.0], Clock(None))) == {4.0: 2.0, 9.0: 3.0}
         assert list(workers.run(time.sleep, [60.0], Clock(0.2))) == [(60.0, None)]
-
-
-def test_help() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.decode", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-
-    assert "--deadline SECONDS" in ran.stdout
 
 
 @pytest.mark.parametrize("text", ["128,8", "100,8,4", "128,0,4", "128,8,17", "a,b,c"])
