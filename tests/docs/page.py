@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
 from tests.paths import ROOT
 
-SHELL = {"sh", "bash", "shell", "console"}
 
-
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A fenced block.
 
     Attributes:
@@ -34,9 +30,9 @@ class Block:
     @property
     def is_shell(self) -> bool:
         """Whether it has commands for readers to run."""
-        return self.language in SHELL
+        return self.language in {"sh", "bash", "shell", "console"}
 
-    @cached_property
+    @property
     def reason(self) -> str | None:
         """Why it is not tested; None if it is."""
         word, colon, reason = self.mark.partition(":")
@@ -56,12 +52,10 @@ def _blocks(text: str, page: str, skipped: int) -> Iterator[Block]:
             if language == "markdown":
                 yield from _blocks(token.content, page, skipped + line)
             else:
-                mark = _comment(above.content) if above and above.map and above.map[1] == line - 1 else ""
-                yield Block(f"{page}:{skipped + line}", language, token.content, mark)
+                directly = above and above.map and above.map[1] == line - 1
+                mark = (
+                    re.search(r"<!--((?:(?!-->).)*)-->\s*\Z", above.content, re.DOTALL) if above and directly else None
+                )
+                words = " ".join(mark[1].split()) if mark else ""
+                yield Block(f"{page}:{skipped + line}", language, token.content, words)
         above = token if token.type == "html_block" else None
-
-
-def _comment(text: str) -> str:
-    """Return the text of the last HTML comment, on one line; "" if there is something else."""
-    found = re.search(r"<!--((?:(?!-->).)*)-->\s*\Z", text, re.DOTALL)
-    return " ".join(found[1].split()) if found else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Program, Trees
-from tests.hybrid import ARG_UTILS
 from tests.paths import link
 
 OLD = "3.10"
@@ -35,11 +33,3 @@ def test_a_vllm_on_python_3_10(vpatch: Program, slim: Trees, tmp_path: Path) -> 
     changed = [packages / name for name in ran.json["changed"] if name.endswith(".py")]
     assert len(changed) > 10
     subprocess.run([python, "-m", "py_compile", *changed], check=True)
-
-
-def test_a_patched_vllm_needs_no_vpatch(patched: Trees) -> None:
-    tree = patched("0.20.2")
-    files = [tree / ARG_UTILS, *(tree / "vllm/_vpatch").glob("*.py")]
-
-    assert len(files) > 5
-    assert not [file for file in files if re.search(rb"^\s*(import|from) vpatch", file.read_bytes(), re.MULTILINE)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from vpatch.cli.main import program
 
+from tests.__main__ import failure
 from tests.docs.page import blocks
 from tests.docs.registry import BY_NAME, IN_AN_ENGINE, ON_A_MACHINE, WITH_TORCH
 from tests.paths import ROOT
@@ -30,6 +32,15 @@ def test_every_command_is_run_by_a_test_or_says_why_not() -> None:
         file, _, function = test.partition("::")
         assert name in {block.mark for block in blocks(ROOT / page)}
         assert f"\ndef {function}(" in (ROOT / file).read_text()
+
+
+def test_the_workflows_on_a_page_are_valid(tmp_path: Path) -> None:
+    marked = {block.mark: block.text for block in blocks(ROOT / "docs/recipes/github-actions.md")}
+    for name in ("test.yml", "matrix.yml"):
+        (tmp_path / name).write_text(marked[f"file: .github/workflows/{name}"])
+
+    schema = ("check-jsonschema", "--builtin-schema", "vendor.github-workflows")
+    assert failure([*schema, *map(str, tmp_path.iterdir())]) == ""
 
 
 def commands(page: str) -> Iterator[tuple[str, str]]:
