@@ -165,7 +165,7 @@ def test_each_claim_can_be_broken(name: str, change: Change) -> None:
     about = [verdict for verdict in FOUND if verdict.claim.id == name and verdict.state == HOLDS]
     for verdict in about:
         other = changed(RUNS[verdict.release], tree, probes, values, *only or [{}])
-        assert judge(verdict.claim, verdict.release, {**RUNS, verdict.release: other}).state == BROKEN
+        assert judge(verdict.claim, other).state == BROKEN
 
     assert about
 
@@ -223,19 +223,19 @@ def test_the_fastest_of_the_starts_counts() -> None:
     here = changed(RUNS["0.20.2"], FARM, "run start 1", {"ready_s": 99.0}, {})
     (claim,) = (claim for claim in CLAIMS if claim.id == "run-start")
 
-    assert judge(claim, "0.20.2", {"0.20.2": here}).state == HOLDS
+    assert judge(claim, here).state == HOLDS
 
 
 def test_a_first_chunk_may_differ_as_two_versions_of_flash_attention() -> None:
     here = changed(RUNS["0.26.0"], DECODE, "* tq 128 long", {"mean": 0.07}, {"part": "first"})
     (claim,) = (claim for claim in CLAIMS if claim.id == "fast-answers")
 
-    assert judge(claim, "0.26.0", {"0.26.0": here}).state == HOLDS
+    assert judge(claim, here).state == HOLDS
 
 
 def test_an_engine_that_was_not_run_says_nothing_of_its_plan() -> None:
     here = changed(RUNS["0.20.2"], PATCHED, "35b auto", {"error": "not run: out of time"}, {})
-    found = list(planned.check(here, {}, "plan", planned.laid_out))
+    found = list(planned.check(here, "plan", planned.laid_out))
 
     assert [figure.holds for figure in found if figure.text == "35b auto: not run: out of time"] == [None]
     assert False not in {figure.holds for figure in found}

@@ -229,8 +229,8 @@ def verdicts(runs: Runs) -> list[Verdict]:
         for release, here in runs.items()
     }
     return [
-        judge(claim, release, runs)
+        judge(claim, here)
         for claim in CLAIMS
-        for release in runs
+        for release, here in runs.items()
         if claim.is_about(release) and claim.scenario not in unasked[release]
     ]

@@ -21,7 +21,7 @@ from vpatch.plan.memory import account
 
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, engine_arguments
-from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, gather, read
 from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.scenarios import SCENARIOS, WHOLE
 
@@ -104,7 +104,7 @@ def counted(here: Evidence, probe: str) -> Iterator[Row]:
     yield Row("CUDA graphs in the end", f"{taken:.2f}", "", None)
 
 
-def check(here: Evidence, _: Runs, scenario: str, rows: Rows) -> Iterator[Figure]:
+def check(here: Evidence, scenario: str, rows: Rows) -> Iterator[Figure]:
     """Every engine of a scenario that started agrees with its plan."""
     for asked in SCENARIOS[scenario]:
         probe, result = asked.name, here.result(PATCHED, asked.name)
