@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Trees
 from tests.validation.gpu import __main__ as command
-from tests.validation.gpu import drive, machine, report, session, trees
+from tests.validation.gpu import drive, report, session, trees
 from tests.validation.gpu.claims import CLAIMS
 from tests.validation.gpu.engines import FARM, PATCHED
 
@@ -45,8 +45,8 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Trees) -> Path:
     monkeypatch.setattr(drive, "PROBE", tmp_path / "probe.py")
     monkeypatch.setattr(session, "MODELS", tmp_path / "models.py")
     monkeypatch.setattr(session, "WORK", tmp_path / "work")
-    monkeypatch.setattr(machine, "hindrance", lambda: None)
-    monkeypatch.setattr(machine, "describe", lambda: recorded["machine"])
+    monkeypatch.setattr(session, "hindrance", lambda: None)
+    monkeypatch.setattr(session, "describe", lambda: recorded["machine"])
     monkeypatch.setattr(trees, "installed", lambda: linked("0.20.2"))
     (tmp_path / "events").mkdir()
     for one in recorded["results"]:

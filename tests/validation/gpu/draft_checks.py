@@ -21,7 +21,8 @@ def counted(here: Evidence, tree: str, probe: str, *, wrong: bool) -> Iterator[F
     """Each request reads the accepted count that its own previous step left."""
     (found,) = here.events(tree, probe, "mismatches")
     enough = found["steps"] >= STEPS and len(found["accepted"]) > 2
-    yield Figure(enough, f"{probe}: {found['steps']:,} steps, {found['rows']:,} counts from {_span(found['accepted'])}")
+    span = f"{min(found['accepted'])} to {max(found['accepted'])}"
+    yield Figure(enough, f"{probe}: {found['steps']:,} steps, {found['rows']:,} counts from {span}")
     amount = f"{found['mismatches']:,} of another request, in {found['wrong_steps']:,} steps"
     yield Figure((found["mismatches"] > 0) == wrong, amount)
 
@@ -137,7 +138,3 @@ def _replayed(here: Evidence, tree: str, plain: str, of: str, part: str) -> Mapp
     if not found:
         raise Unfit(f"{of}: no answer was decoded again")
     return found[0]
-
-
-def _span(accepted: Mapping[str, int]) -> str:
-    return f"{min(accepted)} to {max(accepted)}"
