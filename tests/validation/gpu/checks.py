@@ -35,7 +35,6 @@ FULL_CHUNK_MIB = 512
 
 
 def serves(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
-    """Every prompt is answered."""
     wanted = [n for action, lengths in PROBES[probe].steps if action in ("serve", "watched") for n in lengths]
     answered = [event["prompt"] for event in here.events(tree, probe, "prompt")]
     yield Figure(answered == wanted, f"{probe}: prompts of {', '.join(f'{n:,}' for n in answered)} tokens")
@@ -45,13 +44,11 @@ def serves(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
 
 
 def dies(here: Evidence, tree: str, probe: str, of: str) -> Iterator[Figure]:
-    """The probe fails with this error."""
     error = here.result(tree, probe)["error"]
     yield Figure(bool(error) and of in error, f"{probe}: {(error or 'it does not')[:160]}")
 
 
 def layout(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
-    """Blocks and tokens of the KV cache equal those of stock 0.21."""
     merged = here.of_series("0.21")
     ours, theirs = (
         {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
@@ -62,14 +59,12 @@ def layout(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
 
 
 def same(here: Evidence, probes: tuple[str, ...]) -> Iterator[Figure]:
-    """Log-probabilities equal those of stock exactly."""
     for probe in probes:
         largest = max(gap["max"] for gap in here.gaps(PATCHED, probe, STOCK, probe))
         yield Figure(largest == 0, f"{probe}: largest {largest:.4f}")
 
 
 def close(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
-    """Log-probabilities are close to those of a reference, in each part of each prompt."""
     for probe, reference in probes.items():
         for gap in here.gaps(tree, probe, *reference):
             text = f"{probe}, {gap['length']:,} tokens, {gap['part']}: {gap['mean']:.4f} (largest {gap['max']:.3f})"
@@ -77,7 +72,6 @@ def close(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]], boun
 
 
 def within_noise(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
-    """Log-probabilities differ from a reference by about as much as between two attention kernels."""
     for family in FAMILIES:
         noise = max(gap["mean"] for gap in here.gaps(STOCK, f"{family} auto 2", STOCK, f"{family} auto"))
         yield Figure(holds=None, text=f"{family}, bf16, FlashAttention 2 against the default: {noise:.4f}")
@@ -86,7 +80,6 @@ def within_noise(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]
 
 
 def quantized(here: Evidence, tree: str) -> Iterator[Figure]:
-    """Log-probabilities with a TurboQuant cache are as close to those with bf16 as TurboQuant's known error allows."""
     for family in FAMILIES:
         for probe, reference in ((f"{family} tq", f"{family} auto"), (f"{family} tq 128", f"{family} auto 128")):
             for gap in here.gaps(tree, probe, STOCK, reference):
@@ -95,7 +88,6 @@ def quantized(here: Evidence, tree: str) -> Iterator[Figure]:
 
 
 def heads(here: Evidence) -> Iterator[Figure]:
-    """FP8 heads load, and their log-probabilities are close to those of the same heads dequantized."""
     for strategy, bound in HEAD.items():
         for family in FAMILIES:
             name = f"{family} {strategy}"
@@ -104,28 +96,24 @@ def heads(here: Evidence) -> Iterator[Figure]:
 
 
 def shifted(here: Evidence) -> Iterator[Figure]:
-    """A head whose block scales are shifted by one block is detected as wrong, so the check `heads` can fail."""
     for family in FAMILIES:
         for gap in here.gaps(PATCHED, f"{family} block shifted", STOCK, f"{family} block bf16"):
             yield Figure(gap["mean"] > SHIFTED, f"{family}: {gap['mean']:.2f}")
 
 
 def refused_heads(here: Evidence) -> Iterator[Figure]:
-    """Stock code does not load a head with block scales."""
     for family in FAMILIES:
         error = here.result(STOCK, f"{family} {STRATEGIES[0]} fp8")["error"]
         yield Figure(bool(error) and "Error" in error, f"{family}: {(error or 'it does')[:160]}")
 
 
 def layer_buffers(here: Evidence) -> Iterator[Figure]:
-    """No layer keeps buffers of its own, unlike on stock."""
     for tree in (PATCHED, STOCK):
         largest = max(event["layer_buffers_mib"] for event in here.events(tree, "dense", "prompt"))
         yield Figure((largest > 0) == (tree == STOCK), f"{tree} {largest:,} MiB")
 
 
 def flat(here: Evidence) -> Iterator[Figure]:
-    """Device memory grows by a chunk's activations and then stays constant; that of stock keeps growing."""
     for tree in (TILES, PATCHED, STOCK):
         start, *later = here.events(tree, "dense", "used_mib")
         warm = [event["used_mib"] for event in later if event.get("prompt", 0) >= WARM or "prefill" in event]
@@ -138,7 +126,6 @@ def flat(here: Evidence) -> Iterator[Figure]:
 
 
 def sizing(here: Evidence, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
-    """Device memory at its peak exceeds the budget by no more than with a bf16 cache."""
     (auto,) = here.events(STOCK, control, "peak_minus_budget_mib")
     limit = auto["peak_minus_budget_mib"] + SLACK_MIB
     whole = here.events(STOCK, control, "prompt")[-1]["prompt"] == 131000
@@ -154,14 +141,12 @@ def sizing(here: Evidence, ours: str, control: str, beside: tuple[str, ...] = ()
 
 
 def prefill(here: Evidence, probe: str) -> Iterator[Figure]:
-    """A long prompt takes hardly longer than with the cache dequantized in one piece."""
     tiles, whole = (middle(here.events(tree, probe, "prefill")[0]["tokens_per_s"]) for tree in (TILES, PATCHED))
     text = f"tiles {tiles:,.0f} tokens/s, in one piece {whole:,.0f}: {tiles / whole:.3f}"
     yield Figure(tiles >= PREFILL * whole, text)
 
 
 def decode(here: Evidence, series: str, share: float) -> Iterator[Figure]:
-    """Decoding reaches this share of a stock release's speed, at each context and batch."""
     there = here.of_series(series)
     points = [
         {(e["context"], e["batch"]): middle(e["tokens_per_s"]) for e in one.events(tree, "decode", "batch")}
@@ -176,7 +161,6 @@ def decode(here: Evidence, series: str, share: float) -> Iterator[Figure]:
 
 
 def upstream(here: Evidence, tree: str, probe: str = "upstream") -> Iterator[Figure]:
-    """All of upstream's tests pass."""
     for one in (tree, STOCK):
         (found,) = here.events(one, probe, "tests")
         passed = found["tests"] - found["failed"] - found["skipped"]

@@ -63,12 +63,10 @@ def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
 def _decode(
     name: str, says: str, scenario: str, check: Callable[..., Iterator[Figure]], releases: str = ALL, **fixed: Any
 ) -> Claim:
-    """Make a claim about `turboquant-decode`."""
     return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, DECODE, partial(check, **fixed))
 
 
 def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed: Any) -> Claim:
-    """Make a claim about `vpatch run`."""
     scenario = "run-start" if name.startswith("start") else "run"
     return Claim(f"run-{name}", f"vpatch run: {says}", ALL, scenario, FARM, partial(check, **fixed))
 

@@ -72,7 +72,6 @@ def draft_speeds(here: Evidence, tree: str) -> dict[int, float]:
 
 
 def faster(here: Evidence, batch: int, context: int, over_stock: float, over_bf16: float) -> Iterator[Figure]:
-    """Decoding reaches these multiples of the speed of stock TurboQuant and of a bf16 cache."""
     ours, stock, bf16 = _of_shape(speeds(here), (batch, context))
     yield Figure(holds=None, text=f"{ours:,.0f} tokens/s")
     yield Figure(ours >= over_stock * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
@@ -80,7 +79,6 @@ def faster(here: Evidence, batch: int, context: int, over_stock: float, over_bf1
 
 
 def busy_alone(here: Evidence, context: int, over_stock: float) -> Iterator[Figure]:
-    """The GPU's time in a step of one request is at most these multiples of stock TurboQuant's and of bf16's."""
     ours, stock, bf16 = _of_shape(busy(here), (1, context))
     yield Figure(holds=None, text=f"{ours:.2f} ms")
     yield Figure(ours <= over_stock * stock, f"stock {stock:.2f} ({ours / stock:.2f} x)")
@@ -88,7 +86,6 @@ def busy_alone(here: Evidence, context: int, over_stock: float) -> Iterator[Figu
 
 
 def busy_short(here: Evidence, batches: tuple[int, ...], context: int) -> Iterator[Figure]:
-    """At a short context, the GPU's time in a step is below stock TurboQuant's, and close to a bf16 cache's."""
     for batch in batches:
         ours, stock, bf16 = _of_shape(busy(here), (batch, context))
         yield Figure(ours < stock, f"batch {batch}: {ours:.2f} ms, stock {stock:.2f} ({ours / stock:.2f} x)")
@@ -96,7 +93,6 @@ def busy_short(here: Evidence, batches: tuple[int, ...], context: int) -> Iterat
 
 
 def warm(here: Evidence) -> Iterator[Figure]:
-    """No kernel of the overlay is compiled once the engine is ready."""
     (found,) = here.events(DECODE, "decoding tq", "compiled_while_serving")
     compiled = found["compiled_while_serving"]
     own = sorted(OWN_KERNELS.intersection(compiled))
@@ -105,14 +101,12 @@ def warm(here: Evidence) -> Iterator[Figure]:
 
 
 def answered(here: Evidence, probe: str) -> Iterator[Figure]:
-    """The tokens with n-gram drafts are those that the checkpoint was made to answer, and those without drafts."""
     yield from draft_checks.repeated(here, DECODE, probe, wrong=False, plain="fast ngram plain")
     right = all(figure.holds for figure in draft_checks.constructed(here, DECODE, probe))
     yield Figure(right, "all right" if right else "not all right")
 
 
 def drafts(here: Evidence) -> Iterator[Figure]:
-    """Answers with drafts are faster than by the slow form, and than without speculation on either tree."""
     slow, fast = (draft_speeds(here, tree) for tree in (PATCHED, DECODE))
     without = max(slow[0], fast[0])
     yield Figure(holds=None, text=f"no speculation {without:,.0f} tokens/s")

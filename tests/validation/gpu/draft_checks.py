@@ -18,7 +18,6 @@ PRICE = 0.99
 
 
 def counted(here: Evidence, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
-    """Each request reads the accepted count that its own previous step left."""
     (found,) = here.events(tree, probe, "mismatches")
     enough = found["steps"] >= STEPS and len(found["accepted"]) > 2
     span = f"{min(found['accepted'])} to {max(found['accepted'])}"
@@ -28,7 +27,6 @@ def counted(here: Evidence, tree: str, probe: str, *, wrong: bool) -> Iterator[F
 
 
 def continued(here: Evidence, tree: str, *, wrong: bool) -> Iterator[Figure]:
-    """The next turn of a conversation has the log-probabilities of an engine that caches no prefixes."""
     noise = _noise(here, STOCK, "prefix plain", f"prefix uncached, {STOCK}")
     yield Figure(holds=None, text=f"noise {noise:.3f}")
     cached = [event["cached"] for event in here.events(tree, "prefix mtp", "conversation")]
@@ -39,7 +37,6 @@ def continued(here: Evidence, tree: str, *, wrong: bool) -> Iterator[Figure]:
 
 
 def repeated(here: Evidence, tree: str, probe: str, *, wrong: bool, plain: str = "ngram plain") -> Iterator[Figure]:
-    """The tokens with n-gram drafts are those of the same engine without."""
     without, drafts = (
         {event["repetition"]: event for event in here.events(tree, name, "repetition")} for name in (plain, probe)
     )
@@ -52,13 +49,11 @@ def repeated(here: Evidence, tree: str, probe: str, *, wrong: bool, plain: str =
 
 
 def constructed(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
-    """The tokens are those that the checkpoint was made to answer."""
     for event in here.events(tree, probe, "repetition"):
         yield Figure(event["right"] == event["ids"] > 0, f"{event['repetition']}: {event['right']} of {event['ids']}")
 
 
 def compiled(here: Evidence) -> Iterator[Figure]:
-    """Log-probabilities with MTP and torch.compile are those of the same tokens with torch.compile alone."""
     noise = _noise(here, PATCHED, "mtp plain", f"mtp synchronous, {PATCHED}")
     yield Figure(holds=None, text=f"noise {noise:.3f}")
     gap = _replayed(here, PATCHED, "mtp compiled plain", f"mtp compiled, {PATCHED}", "answer")
@@ -87,7 +82,6 @@ def drafted(
 
 
 def soaked(here: Evidence) -> Iterator[Figure]:
-    """No answer is lost."""
     (found,) = here.events(TILES, "soak", "soak_s")
     text = f"{found['answers']:,} of {found['asked']:,} answers in {found['soak_s']} s, {found['tokens']:,} tokens"
     yield Figure(found["answers"] == found["asked"] > 0, f"{text}, at most {found['most_at_once']} at once")
@@ -112,7 +106,6 @@ def soaked_answers(here: Evidence) -> Iterator[Figure]:
 
 
 def unslowed(here: Evidence, probe: str, what: str) -> Iterator[Figure]:
-    """Without speculation, prefill or decoding is as fast as on stock."""
     (ours,), (theirs,) = (here.events(tree, probe, "decode_per_s") for tree in (PATCHED, STOCK))
     mine = ours[f"{what}_per_s"]
     shares = sorted(a / b for a, b in zip(mine, theirs[f"{what}_per_s"], strict=True))

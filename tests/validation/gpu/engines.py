@@ -65,7 +65,6 @@ class Probe:
         return int(self.engine.get("max_num_batched_tokens", CHUNK))
 
     def says_something_of(self, release: str) -> bool:
-        """Whether to run it on a release."""
         return SpecifierSet(self.releases).contains(release)
 
 

@@ -121,7 +121,6 @@ class Claim:
     check: Check
 
     def is_about(self, release: str) -> bool:
-        """Whether the claim covers a release."""
         return SpecifierSet(self.releases).contains(release)
 
 
@@ -136,7 +135,6 @@ class Verdict:
 
 
 def judge(claim: Claim, here: Evidence) -> Verdict:
-    """Check a claim against the evidence of a release."""
     if claim.scenario not in here.scenarios:
         return Verdict(claim, here.release, SKIPPED, f"scenario {claim.scenario} was not asked for")
     if claim.tree in here.missing:
@@ -176,7 +174,6 @@ def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
 
 
 def middle(rates: Sequence[float]) -> float:
-    """Return the median of repeated timings."""
     return float(median(rates))
 
 

@@ -72,7 +72,6 @@ AGAIN = ("qwen3-next-80b-a3b", "qwen3.6-27b-text", "gemma-3-27b", "llama-4-scout
 
 
 def write(root: Path) -> None:
-    """Write every checkpoint's folder."""
     for folder, one in FAMILIES.items():
         write_config(root / folder, one)
     for folder, name in FULL_SIZE.items():

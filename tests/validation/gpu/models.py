@@ -89,7 +89,6 @@ STRATEGIES = ("block", "channel", "tensor")
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write a checkpoint's config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 

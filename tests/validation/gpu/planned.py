@@ -40,7 +40,6 @@ Rows = Callable[[Evidence, str], Iterator[Row]]
 
 
 def model_named(name: str) -> Model:
-    """Return one of the models of full width."""
     return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(FAMILIES[name], name, name=name)
 
 
@@ -124,7 +123,6 @@ def _within(what: str, size: int, likely: int, least: int, most: int) -> Row:
 
 
 def main(files: list[str]) -> None:
-    """Print every row of every engine."""
     for here in gather(read(map(Path, files))).values():
         for probe in (probe.name for name in WHOLE for probe in SCENARIOS[name]):
             if (PATCHED, probe) not in here.results:

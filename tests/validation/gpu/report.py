@@ -37,13 +37,11 @@ def fresh(text: str) -> str:
 
 
 def claims(verdicts: Iterable[Verdict]) -> list[str]:
-    """Render the table of claims."""
     rows = ((v.claim.id, v.claim.says, v.release, v.state, v.figures) for v in verdicts)
     return _table(("claim", "says", "vLLM", "result", "measured"), rows)
 
 
 def probes(run: Mapping[str, Any]) -> list[str]:
-    """Render the table of a run's probes and their results."""
     rows = (
         (one["probe"], one["tree"], "; ".join(_found(one)), f"{one['s']} s" if "s" in one else "")
         for one in run["results"]

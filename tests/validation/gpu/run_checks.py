@@ -19,7 +19,6 @@ READY = 0.1
 
 
 def served(here: Evidence) -> Iterator[Figure]:
-    """Every prompt is answered, from a KV cache with the blocks and tokens of `tiles`."""
     yield from checks.serves(here, FARM, SERVED)
     ours, theirs = (
         {**here.result(tree, SERVED), **here.events(tree, SERVED, "block_size")[0]} for tree in (FARM, TILES)
@@ -30,7 +29,6 @@ def served(here: Evidence) -> Iterator[Figure]:
 
 
 def equal(here: Evidence) -> Iterator[Figure]:
-    """Log-probabilities equal those of `tiles` exactly, as far as they are the same in two processes of `tiles`."""
     for tree, name, as_name in ((TILES, AGAIN, HYBRID), (FARM, HYBRID, HYBRID), (FARM, DENSE, DENSE)):
         gaps = here.gaps(tree, name, TILES, as_name)
         tokens, largest = sum(gap["tokens"] for gap in gaps if gap["part"] != "last"), max(gap["max"] for gap in gaps)
@@ -38,7 +36,6 @@ def equal(here: Evidence) -> Iterator[Figure]:
 
 
 def loaded(here: Evidence, scenario: str) -> Iterator[Figure]:
-    """Modules and compiled extensions come from the farm, and vLLM has called the receipt of what was asked for."""
     proven = [probe.name for probe in RUNNING[scenario] if FARM in probe.trees and LOADED in probe.steps]
     digests = set()
     for probe in proven:

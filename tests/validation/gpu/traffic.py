@@ -135,7 +135,6 @@ class Clients:
         return [self._next(client) for client in due]
 
     def more(self) -> bool:
-        """Whether a client will ask again."""
         return time.time() < self.end
 
     def _next(self, client: int) -> Ask:
@@ -149,7 +148,6 @@ class Clients:
 
 
 def append(file: Path, answer: Answer) -> None:
-    """Add an answer to a file."""
     with file.open("a") as stream:
         stream.write(json.dumps(asdict(answer)) + "\n")
 
@@ -163,11 +161,9 @@ class Tail:
 
     @property
     def ended(self) -> bool:
-        """Whether that process has ended."""
         return self.file.with_suffix(".ended").exists()
 
     def fresh(self) -> list[Answer]:
-        """Return the answers since the last call."""
         if not self.file.exists():
             return []
         with self.file.open() as stream:

@@ -120,7 +120,6 @@ def copy(site: Path, tree: Path) -> None:
 
 
 def version(site: Path) -> str:
-    """Return the release of the vLLM in a folder."""
     return Distribution.at(_info(site)).version
 
 
