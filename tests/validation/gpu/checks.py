@@ -50,12 +50,17 @@ def dies(here: Evidence, tree: str, probe: str, of: str) -> Iterator[Figure]:
 
 def layout(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
     merged = here.of_series("0.21")
-    ours, theirs = (
-        {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
+    yield from equal_layout(probe, (here, tree), (merged, STOCK), f"stock {merged.release}")
+
+
+def equal_layout(probe: str, ours: tuple[Evidence, str], theirs: tuple[Evidence, str], name: str) -> Iterator[Figure]:
+    """Compare the blocks and tokens of two KV caches, each of a release and a tree."""
+    mine, others = (
+        {**one.result(tree, probe), **one.events(tree, probe, "block_size")[0]} for one, tree in (ours, theirs)
     )
-    for name in ("block_size", "kv_blocks", "kv_tokens"):
-        mine, other = ours.get(name), theirs.get(name)
-        yield Figure(mine is not None and mine == other, f"{name} {mine}, stock {merged.release} {other}")
+    for key in ("block_size", "kv_blocks", "kv_tokens"):
+        holds = mine.get(key) is not None and mine.get(key) == others.get(key)
+        yield Figure(holds, f"{key} {mine.get(key)}, {name} {others.get(key)}")
 
 
 def same(here: Evidence, probes: tuple[str, ...]) -> Iterator[Figure]:

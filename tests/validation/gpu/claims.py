@@ -30,6 +30,20 @@ PACES = (("", ">=0.21", decode_checks.USUAL), ("-0.20", NO_HYBRID, decode_checks
 """What decoding has to reach, by release."""
 LARGE_PAGES = ">=0.26"
 
+LOCKED, UNKNOWN = "Workspace is locked", "Unknown TurboQuant cache dtype: 'auto'"
+DEATHS = (
+    ("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", "hybrid", "NotImplementedError"),
+    ("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", "hybrid", LOCKED),
+    ("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", "dense", LOCKED),
+    ("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", "prefix", LOCKED),
+    ("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", "hybrid", UNKNOWN),
+    ("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", "ngram", LOCKED),
+    ("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", "ngram",
+     "during CUDA graph capture"),
+    ("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", "ngram", UNKNOWN),
+)  # fmt: skip
+"""With what error stock dies of a probe."""
+
 QUANTIZED = tuple(f"{family} tq{chunk}" for family in FAMILIES for chunk in ("", " 128"))
 DENSE = {name: (STOCK, name) for name in ("dense tq", "dense tq 128")}
 TILED = {name: (PATCHED, name) for family in FAMILIES for name in (f"{family} tq", f"{family} tq 8192")}
@@ -72,16 +86,8 @@ def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    *_on("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="NotImplementedError"),
-    *_on("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="Workspace is locked"),
-    *_on("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", checks.dies, (STOCK,),
-         probe="dense", of="Workspace is locked"),
-    *_on("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", checks.dies,
-         (STOCK,), probe="prefix", of="Workspace is locked"),
-    *_on("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="Unknown TurboQuant cache dtype: 'auto'"),
+    *(claim for name, says, releases, scenario, probe, error in DEATHS[:5]
+      for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("hybrid-served", "serves a hybrid model, with CUDA graphs", ALL, "serves", checks.serves, probe="hybrid"),
     *_on("hybrid-layout", "blocks and tokens of a hybrid's KV cache are those of stock 0.21", NO_HYBRID, "serves",
          checks.layout, probe="hybrid"),
@@ -135,12 +141,8 @@ CLAIMS: tuple[Claim, ...] = (
          f"{draft_checks.BEYOND} times the noise", MARGIN, "prefix", draft_checks.continued, (STOCK,), wrong=True),
     *_on("continued", f"the same at most {checks.ABOUT} times the noise", SYNTHETIC, "prefix", draft_checks.continued,
          (PATCHED,), wrong=False),
-    *_on("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="Workspace is locked"),
-    *_on("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="during CUDA graph capture"),
-    *_on("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="Unknown TurboQuant cache dtype: 'auto'"),
+    *(claim for name, says, releases, scenario, probe, error in DEATHS[5:]
+      for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",
          draft_checks.repeated, (STOCK,), probe="ngram", wrong=True),
     Claim("ngram-workspace", "turboquant-workspace alone: refuses n-gram drafts, and names turboquant-mtp", "==0.21.0",

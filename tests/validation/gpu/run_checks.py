@@ -20,12 +20,7 @@ READY = 0.1
 
 def served(here: Evidence) -> Iterator[Figure]:
     yield from checks.serves(here, FARM, SERVED)
-    ours, theirs = (
-        {**here.result(tree, SERVED), **here.events(tree, SERVED, "block_size")[0]} for tree in (FARM, TILES)
-    )
-    for name in ("block_size", "kv_blocks", "kv_tokens"):
-        mine, other = ours.get(name), theirs.get(name)
-        yield Figure(mine is not None and mine == other, f"{name} {mine}, tiles {other}")
+    yield from checks.equal_layout(SERVED, (here, FARM), (here, TILES), "tiles")
 
 
 def equal(here: Evidence) -> Iterator[Figure]:
