@@ -52,10 +52,8 @@ def _blocks(text: str, page: str, skipped: int) -> Iterator[Block]:
             if language == "markdown":
                 yield from _blocks(token.content, page, skipped + line)
             else:
-                directly = above and above.map and above.map[1] == line - 1
-                mark = (
-                    re.search(r"<!--((?:(?!-->).)*)-->\s*\Z", above.content, re.DOTALL) if above and directly else None
-                )
+                comment = above.content if above and above.map and above.map[1] == line - 1 else ""
+                mark = re.search(r"<!--((?:(?!-->).)*)-->\s*\Z", comment, re.DOTALL)
                 words = " ".join(mark[1].split()) if mark else ""
                 yield Block(f"{page}:{skipped + line}", language, token.content, words)
         above = token if token.type == "html_block" else None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.validation.gpu import planned, report
 from tests.validation.gpu.claims import CLAIMS, verdicts
-from tests.validation.gpu.compare import gaps
+from tests.validation.gpu.compare import Saved, gaps
 from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Evidence, gather, judge, read
 from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
@@ -242,8 +242,8 @@ def test_an_engine_that_was_not_run_says_nothing_of_its_plan() -> None:
 
 
 def test_parts_of_a_long_prompt() -> None:
-    ours = {"prompt": [0.0] * 20000, "top": [1] * 20000}
-    theirs = {"prompt": [0.0] * 19999 + [-4.096], "top": [1] * 19999 + [2]}
+    ours: Saved = {"prompt": [0.0] * 20000, "top": [1] * 20000}
+    theirs: Saved = {"prompt": [0.0] * 19999 + [-4.096], "top": [1] * 19999 + [2]}
     found = {gap["part"]: (gap["mean"], gap["max"], gap["same_top"]) for gap in gaps(ours, theirs, 8192)}
 
     assert found == {"first": (0, 0, 1), "later": (0.000347, 4.096, 0.9999), "last": (0.001, 4.096, 0.9998)}

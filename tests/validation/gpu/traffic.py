@@ -171,5 +171,8 @@ class Tail:
             text = stream.read()
         whole = text[: text.rfind("\n") + 1]
         self.position += len(whole)
-        lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
-        return [Answer(**{k: tuple(v) if isinstance(v, list) else v for k, v in line.items()}) for line in lines]
+        found = []
+        for line in whole.splitlines():
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
+            found.append(Answer(**fields))
+        return found
