@@ -37,21 +37,17 @@ def forms() -> dict[str, Any]:
 
 
 def test_there_is_a_form_for_each_kind_of_report() -> None:
+    """A drift is reported with the output of `status`."""
     found = forms()
+    (field,) = (field for field in found["drift"]["body"] if field.get("id") == "status")
 
     assert found.keys() == {"bug", "drift", "overlay"}
     assert {tuple(form["labels"]) for form in found.values()} == {(name,) for name in found}
     for form in found.values():
         ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
         assert len(ids) == len(set(ids))
-
-
-def test_a_drift_is_reported_with_the_output_of_status() -> None:
-    (field,) = (field for field in forms()["drift"]["body"] if field.get("id") == "status")
-
     assert "`vpatch status --json`" in field["attributes"]["label"]
-    assert field["attributes"]["render"] == "json"
-    assert field["validations"] == {"required": True}
+    assert (field["attributes"]["render"], field["validations"]) == ("json", {"required": True})
 
 
 @pytest.mark.parametrize("name", ["bug", "drift", "overlay", *PAGES])
@@ -88,10 +84,7 @@ def test_the_hooks_run_the_checks_of_the_tests() -> None:
 def test_what_is_pinned_is_updated() -> None:
     updates = {one["package-ecosystem"]: one for one in load(".github/dependabot.yml")["updates"]}
 
-    assert {name: one["directory"] for name, one in updates.items()} == {
-        "uv": "/.ci",
-        "github-actions": "/",
-        "pip": "/",
-    }
+    directories = {name: one["directory"] for name, one in updates.items()}
+    assert directories == {"uv": "/.ci", "github-actions": "/", "pip": "/"}
     assert all(one["cooldown"]["default-days"] >= 7 for one in updates.values())
     assert all(list(one["groups"].values()) == [{"patterns": ["*"]}] for one in updates.values())
