@@ -44,18 +44,14 @@ class Evidence:
     scenarios: frozenset[str] = frozenset()
     results: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     compared: Sequence[Mapping[str, Any]] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
     runs: Mapping[str, Evidence] = field(default_factory=dict, repr=False)
 
     def result(self, tree: str, probe: str) -> Mapping[str, Any]:
         """Return a probe's result.
 
         Raises:
-            Missing: the tree could not be made.
             Unfit: the probe has no result.
         """
-        if tree in self.missing:
-            raise Missing(self.missing[tree])
         if (tree, probe) not in self.results:
             raise Unfit(f"{probe}, {tree}: no result")
         return self.results[tree, probe]
@@ -64,8 +60,7 @@ class Evidence:
         """Return a probe's events that have a key.
 
         Raises:
-            Missing: as `result`.
-            Unfit: it has no such event.
+            Unfit: it has no result, or no such event.
         """
         result = self.result(tree, probe)
         found = [event for event in result["events"] if key in event]
@@ -77,7 +72,7 @@ class Evidence:
         """Return the differences between two probes' log-probabilities, for each prompt and part of it.
 
         Raises:
-            Missing, Unfit: as `events`; or a prompt of both probes was not compared.
+            Unfit: one has no result, or a prompt of both was not compared.
         """
         lengths = set(_logprobs(probe)) & set(_logprobs(to_probe))
         for one in ((tree, probe), (to_tree, to_probe)):
@@ -109,7 +104,6 @@ Check = Callable[[Evidence], Iterable[Figure]]
 class Claim:
     """A claim about some releases.
 
-    tree: the tree that it is about; if that could not be made, the claim is skipped.
     scenario: the scenario whose results it needs.
     """
 
@@ -117,7 +111,6 @@ class Claim:
     says: str
     releases: str
     scenario: str
-    tree: str
     check: Check
 
     def is_about(self, release: str) -> bool:
@@ -137,8 +130,6 @@ class Verdict:
 def judge(claim: Claim, here: Evidence) -> Verdict:
     if claim.scenario not in here.scenarios:
         return Verdict(claim, here.release, SKIPPED, f"scenario {claim.scenario} was not asked for")
-    if claim.tree in here.missing:
-        return Verdict(claim, here.release, SKIPPED, here.missing[claim.tree])
     try:
         figures = list(claim.check(here))
     except Missing as missing:
@@ -167,7 +158,6 @@ def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
             before.scenarios | set(run["scenarios"]),
             {**before.results, **results},
             [*(gap for gap in before.compared if gap["probe"] not in anew), *run["compared"]],
-            run["missing"],
             found,
         )
     return found

@@ -105,7 +105,6 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for tree, states in run["overlays"].items():
         yield f"- {tree}: {', '.join(f'{name} {state}' for name, state in states.items())}"
-    yield from (f"- {tree}: {why}" for tree, why in run["missing"].items())
     yield from ("", *probes(run), "")
 
 

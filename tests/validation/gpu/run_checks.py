@@ -52,7 +52,7 @@ def starts(here: Evidence) -> dict[str, list[tuple[float, float]]]:
     """Return when the process began and when its engine was ready, in seconds after the command, for each round.
 
     Raises:
-        Missing, Unfit: as `Evidence.events`.
+        Unfit: as `Evidence.events`.
     """
     ways = {"tiles": (TILES, "run start {}"), "warm": (FARM, "run start {}"), "cold": (FARM, "run start cold {}")}
     events = {

@@ -95,7 +95,6 @@ def execute(
         "vllm": made.vllm,
         "scenarios": list(names),
         "overlays": made.overlays,
-        "missing": made.missing,
         "results": results,
         "compared": drive.compared(run, wanted),
     }

@@ -38,13 +38,11 @@ class Trees:
     """Folders that hold a `vllm` and its dist-info, by the names of `scenarios.TREES`.
 
     overlays: by tree, the state of each overlay from `vpatch status`; those of a farm, from its own manifest.
-    missing: by tree, why it could not be made.
     """
 
     vllm: str
     folders: Mapping[str, Path]
     overlays: Mapping[str, Mapping[str, str]]
-    missing: Mapping[str, str]
 
 
 def installed() -> Path | None:
@@ -67,12 +65,8 @@ def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | 
     """
     listed = [item["id"] for item in _vpatch("list")["overlays"]]
     wanted: dict[str, list[Sequence[str]]] = {STOCK: [], PATCHED: [()]}
-    missing = {}
     for tree in (TILES, *(name for name in OPT_IN if name in extra)):
-        if OPT_IN[tree] in listed:
-            wanted[tree] = [(), ("--overlay", OPT_IN[tree])]
-        else:
-            missing[tree] = f"this vpatch has no overlay {OPT_IN[tree]}"
+        wanted[tree] = [(), ("--overlay", OPT_IN[tree])]
     if WORKSPACE in extra:
         wanted[WORKSPACE] = [("--overlay", SINGLE)]
     folders = {name: where / name for name in wanted}
@@ -88,13 +82,11 @@ def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | 
 
     with ThreadPoolExecutor() as pool:
         states = dict(zip(wanted, pool.map(one, wanted), strict=True))
-    if FARM in extra and TILES in missing:
-        missing[FARM] = missing[TILES]
-    elif FARM in extra:
+    if FARM in extra:
         # Here rather than with the first probe: what vpatch refuses must not cost time on a GPU.
         folders[FARM] = folders[STOCK]
         states[FARM] = _run(folders[FARM], farms_of(farms or where / "farms"))
-    return Trees(version(site), folders, states, missing)
+    return Trees(version(site), folders, states)
 
 
 def search_path(tree: Path) -> str:
