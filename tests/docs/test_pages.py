@@ -11,7 +11,7 @@ import pytest
 from vpatch.cli.main import program
 
 from tests.__main__ import failure
-from tests.docs.page import blocks
+from tests.docs.recipe import blocks
 from tests.docs.registry import BY_NAME, IN_AN_ENGINE, ON_A_MACHINE, WITH_TORCH
 from tests.paths import ROOT
 

@@ -105,10 +105,3 @@ def test_a_wide_table_scrolls_in_its_place_by_keyboard(show: Show) -> None:
 
     page.wait_for_function("document.activeElement.scrollLeft > 50")
     assert page.evaluate(SIDEWAYS) <= 0
-
-
-def test_a_button_switches_the_colors(show: Show) -> None:
-    page = show("")
-    page.get_by_title("Switch to dark colors").click()
-
-    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"

@@ -76,9 +76,10 @@ def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | 
     def one(name: str) -> dict[str, str]:
         copy(site, folders[name])
         _vpatch("revert", str(folders[name]))  # the installed vLLM may be patched
-        for options in wanted[name]:
-            _vpatch("apply", str(folders[name]), *options)
-        return _states(folders[name], asked.get(name, []))
+        for chosen in wanted[name]:
+            _vpatch("apply", str(folders[name]), *chosen)
+        options = [word for overlay in asked.get(name, []) for word in ("--overlay", overlay)]
+        return {item["id"]: item["state"] for item in _vpatch("status", str(folders[name]), *options)["overlays"]}
 
     with ThreadPoolExecutor() as pool:
         states = dict(zip(wanted, pool.map(one, wanted), strict=True))
@@ -122,11 +123,6 @@ def _info(site: Path) -> Path:
     return found[0]
 
 
-def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
-    options = [word for name in asked for word in ("--overlay", name)]
-    return {item["id"]: item["state"] for item in _vpatch("status", str(tree), *options)["overlays"]}
-
-
 def _run(stock: Path, cache: Path) -> dict[str, str]:
     """Make the farm, and return the overlays that it says it has."""
     command = [*vpatch_run(cache), sys.executable, "-P", "-c", _MANIFEST]
@@ -141,7 +137,7 @@ def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
     ran = subprocess.run([*VPATCH, command, "--json", *arguments], capture_output=True, text=True, check=False)
     # `status` exits 1 if something needs attention, which the reader of the results decides
     if ran.returncode and (command != "status" or not ran.stdout):
-        told = (ran.stderr or ran.stdout).strip()[-2000:]
-        raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {told}")
+        why = (ran.stderr or ran.stdout).strip()[-2000:]
+        raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {why}")
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
