@@ -49,13 +49,17 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with listening(Files, folder=str(site.parent)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/{site.name}/"
+
+
 @pytest.fixture
-def show(browser: Browser, site: Path) -> Iterator[Show]:
+def show(address: str, browser: Browser) -> Iterator[Show]:
     """`show("images/", 400, dark=True)`: a page in a window of that width. All that it asks for is on the site."""
     asked: list[str] = []
     with ExitStack() as opened:
-        server = opened.enter_context(listening(Files, folder=str(site.parent)))
-        address = f"http://127.0.0.1:{server.server_port}/{site.name}/"
 
         def give(name: str, width: int = 1280, *, dark: bool = False) -> Page:
             page = opened.enter_context(window(browser, width, dark=dark))
