@@ -61,6 +61,7 @@ def test_it_builds_the_package_and_what_is_said_of_it(checkout: Path) -> None:
     )
 
 
+@pytest.mark.deep
 def test_the_same_commit_gives_the_same_files(checkout: Path) -> None:
     with unchanged(checkout):
         shutil.rmtree(checkout / "dist")
@@ -78,12 +79,8 @@ def test_the_bill_of_materials_of_the_wheel(checkout: Path) -> None:
     assert (wheel["name"], wheel["version"]) == ("vpatch", "9.8.7")
     assert wheel["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
     assert wheel["licenses"] == [{"expression": "Apache-2.0"}]
-    assert {name for name, one in parts.items() if one["scope"] == "required"} == {
-        "click",
-        "libcst",
-        "packaging",
-        "rich",
-    }
+    required = {name for name, one in parts.items() if one["scope"] == "required"}
+    assert required == {"click", "libcst", "packaging", "rich"}
     assert parts["gitpython"]["scope"] == "optional"
     assert parts["click"]["properties"] == [{"name": "vpatch:requirement", "value": "click>=8.2"}]
     assert "pytest" not in parts, "users do not install what tests need"
@@ -99,29 +96,23 @@ def test_a_tag_that_is_not_the_version_is_refused(checkout: Path) -> None:
 
 
 notes = runpy.run_path(str(ROOT / ".ci/notes.py"))["notes"]
+LINKED = "- [x](#here), [y](https://a.example/b), [z](LICENSE)"
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("heading", "section", "expected"),
     [
-        (
-            "- one\n  and its end\n- two\n\n  its second paragraph,\n  longer",
-            "- one and its end\n- two\n\n  its second paragraph, longer",
-        ),
-        ("Some text,\nlonger.\n\n### Fixed\nIt.", "Some text, longer.\n\n### Fixed\nIt."),
-        ("| a | b |\n|---|---|\n| 1 | 2 |", "| a | b |\n|---|---|\n| 1 | 2 |"),
-        (
-            "- [x](#here), [y](https://a.example/b), [z](LICENSE)",
-            f"- [x](#here), [y](https://a.example/b), [z]({SOURCE}/blob/v1.2.0/LICENSE)",
-        ),
+        ("1.2.0", "- one\n  and its end\n- two\n\n  more,\n  longer", "- one and its end\n- two\n\n  more, longer"),
+        ("1.2.0 - 2026-01-01", "Some text,\nlonger.\n\n### Fixed\nIt.", "Some text, longer.\n\n### Fixed\nIt."),
+        ("[1.2.0] - 2026-01-01", "| a | b |\n|---|---|\n| 1 | 2 |", "| a | b |\n|---|---|\n| 1 | 2 |"),
+        ("1.2.0", LINKED, LINKED.replace("(LICENSE", f"({SOURCE}/blob/v1.2.0/LICENSE")),
     ],
 )
-@pytest.mark.parametrize("heading", ["1.2.0", "1.2.0 - 2026-01-01", "[1.2.0] - 2026-01-01"])
-def test_the_notes_of_a_release(section: str, told: str, heading: str) -> None:
+def test_the_notes_of_a_release(heading: str, section: str, expected: str) -> None:
     changelog = f"# Changelog\n\n## Unreleased\n\n- no\n\n## {heading}\n\n{section}\n\n## 1.1.0\n\n- no\n"
 
-    assert notes(changelog, "v1.2.0", SOURCE) == f"{told}\n"
-    assert notes(changelog.partition("## 1.1.0")[0], "v1.2.0", SOURCE) == f"{told}\n"
+    assert notes(changelog, "v1.2.0", SOURCE) == f"{expected}\n"
+    assert notes(changelog.partition("## 1.1.0")[0], "v1.2.0", SOURCE) == f"{expected}\n"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +139,9 @@ def test_the_package_is_tested_as_it_was_built(checkout: Path, tmp_path: Path) -
         ("v9.8.7", False, "create v9.8.7 --verify-tag --title vpatch 9.8.7 --notes-file about/notes.md"),
         ("v9.8.7", True, "edit v9.8.7 --title vpatch 9.8.7 --notes-file about/notes.md"),
         (
-            "v9.8.7rc1",
+            "v9.8rc1",
             False,
-            "create v9.8.7rc1 --verify-tag --title vpatch 9.8.7rc1 --notes-file about/notes.md --prerelease",
+            "create v9.8rc1 --verify-tag --title vpatch 9.8rc1 --notes-file about/notes.md --prerelease",
         ),
     ],
 )
@@ -170,57 +161,41 @@ def test_the_release_on_github(tmp_path: Path, tag: str, exists: bool, asked: st
     assert (tmp_path / "asked").read_text().splitlines() == [f"release view {tag}", f"release {asked}", upload]
 
 
-def jobs() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = workflow("release")["jobs"]
-    return found
+def test_code_of_ours_runs_only_where_nothing_can_be_published_and_before_that() -> None:
+    """The jobs that can sign or write get files, and run actions and `gh`."""
+    jobs: dict[str, dict[str, Any]] = workflow("release")["jobs"]
+    able = {name: json.dumps(job["steps"]) for name, job in jobs.items() if "write" in job["permissions"].values()}
 
-
-def test_permissions() -> None:
     assert workflow("release")["permissions"] == {}
-    assert {name: job["permissions"] for name, job in jobs().items()} == {
+    assert {name: job["permissions"] for name, job in jobs.items()} == {
         "build": {"contents": "read"},
         "test": {},
         "publish": {"id-token": "write"},
         "attest": {"id-token": "write", "attestations": "write"},
         "release": {"contents": "write"},
     }
-    assert jobs()["publish"]["environment"] == "pypi"
-
-
-def test_code_of_ours_runs_only_where_nothing_can_be_published() -> None:
-    """The jobs that can sign or write get files, and run actions and `gh`."""
-    able = {name: job for name, job in jobs().items() if "write" in job["permissions"].values()}
-    texts = {name: json.dumps(job["steps"]) for name, job in able.items()}
-
-    assert texts.keys() == {"publish", "attest", "release"}
-    assert not [name for name, text in texts.items() if re.search(r"checkout@|\bpip\b|\bpython|\.ci/|\.venv", text)]
-    assert not [one for job in jobs().values() for one in job["steps"] if "${{" in one.get("run", "")]
-    assert [one["run"] for one in jobs()["build"]["steps"] if one.get("run", "").endswith("install")] == [".ci/install"]
-
-
-def test_nothing_is_published_before_the_tests() -> None:
-    assert {"build", "test"} <= set(jobs()["publish"]["needs"])
-    assert {"build", "test"} <= set(jobs()["attest"]["needs"])
-    assert set(jobs()["release"]["needs"]) == {"publish", "attest"}
-    assert not any("if" in job for name, job in jobs().items() if name != "build")
+    assert jobs["publish"]["environment"] == "pypi"
+    assert able.keys() == {"publish", "attest", "release"}
+    assert not [name for name, text in able.items() if re.search(r"checkout@|\bpip\b|\bpython|\.ci/|\.venv", text)]
+    assert not [one for job in jobs.values() for one in job["steps"] if "${{" in one.get("run", "")]
+    assert [one["run"] for one in jobs["build"]["steps"] if one.get("run", "").endswith("install")] == [".ci/install"]
+    assert {"build", "test"} <= {*jobs["publish"]["needs"]} & {*jobs["attest"]["needs"]}
+    assert set(jobs["release"]["needs"]) == {"publish", "attest"}
+    assert not any("if" in job for name, job in jobs.items() if name != "build")
 
 
 def test_files_are_published_and_attested_as_they_were_uploaded() -> None:
-    uploaded = {
-        one["with"]["name"]: one["with"]["path"] for one in jobs()["build"]["steps"] if "upload-" in one.get("uses", "")
-    }
-    (publish,) = (one for one in jobs()["publish"]["steps"] if "gh-action-pypi-publish" in one["uses"])
-    attest = [one["with"] for one in jobs()["attest"]["steps"] if "attest" in one["uses"]]
+    build, publish, attest = (workflow("release")["jobs"][name]["steps"] for name in ("build", "publish", "attest"))
+    bill = {"predicate-type": "https://cyclonedx.org/bom", "predicate-path": "about/vpatch.cdx.json"}
 
-    assert uploaded == {"dist": "dist", "about": "about"}
-    assert publish["with"] == {"attestations": True}
-    assert attest == [
+    assert {one["with"]["name"]: one["with"]["path"] for one in build if "upload-" in one.get("uses", "")} == {
+        "dist": "dist",
+        "about": "about",
+    }
+    assert [one["with"] for one in publish if "gh-action-pypi-publish" in one["uses"]] == [{"attestations": True}]
+    assert [one["with"] for one in attest if "attest" in one["uses"]] == [
         {"subject-path": "dist/*"},
-        {
-            "subject-path": "dist/*.whl",
-            "predicate-type": "https://cyclonedx.org/bom",
-            "predicate-path": "about/vpatch.cdx.json",
-        },
+        {"subject-path": "dist/*.whl", **bill},
     ]
 
 

@@ -10,9 +10,8 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,8 +26,7 @@ OVERLAY, RELEASE = "turboquant-workspace", "0.20.2"
 RUN = "https://github.example/vpatch/vpatch/actions/runs/1"
 
 
-@dataclass(frozen=True)
-class Looked:
+class Looked(NamedTuple):
     """Result of the comparing job: exit codes of its two steps, its outputs and its text."""
 
     code: int
@@ -61,26 +59,26 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+def runner(folder: Path) -> dict[str, str]:
+    """Return the variables that the runner sets; steps write to two files in the folder."""
+    files = {name: str(folder / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    for file in files.values():
+        Path(file).touch()
+    return {**files, "GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "vpatch/vpatch"}
+
+
 def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays: Path | None = None) -> Looked:
     """Run the steps; `only` holds more options that save time, `overlays` is a folder to take overlays from."""
-    for name in ("output", "summary"):
-        (checkout / name).write_text("")
-    environment = {
-        "REF": ref,
-        "REPOSITORY": repository,
-        "GITHUB_OUTPUT": str(checkout / "output"),
-        "GITHUB_STEP_SUMMARY": str(checkout / "summary"),
-        "GITHUB_SERVER_URL": "https://github.example",
-        "GITHUB_REPOSITORY": "vpatch/vpatch",
-        "PYTHONPATH": str(overlays or ""),
-        "XDG_CACHE_HOME": str(checkout.parent / "cache"),
-    }
+    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
+        (checkout / name).unlink(missing_ok=True)
+    environment = {"REF": ref, "REPOSITORY": repository, **runner(checkout), "PYTHONPATH": str(overlays or "")}
+    environment["XDG_CACHE_HOME"] = str(checkout.parent / "cache")
     command = step("watch", "look", "matrix")["run"]
     assert command.count("vpatch matrix ") == 1
     ran = bash(command.replace("vpatch matrix ", f"vpatch matrix {only} "), checkout, **environment)
     told = bash(step("watch", "look", "difference")["run"], checkout, **environment)
-    summary = (checkout / "summary").read_text()
-    return Looked(ran.returncode, told.returncode, outputs(checkout / "output"), summary, ran.stderr)
+    summary = (checkout / "GITHUB_STEP_SUMMARY").read_text()
+    return Looked(ran.returncode, told.returncode, outputs(checkout / "GITHUB_OUTPUT"), summary, ran.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -88,30 +86,21 @@ def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the overlays; one of them lacks the shape of vLLM 0.20."""
     top = tmp_path_factory.mktemp("overlays")
     copy = shutil.copytree(ROOT / "patches/vpatch_overlays", top / "vpatch_overlays")
-    module = copy / "turboquant_workspace.py"
-    code = module.read_text()
-    tree = ast.parse(code)
-    named = (
-        pair
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Dict)
-        for pair in zip(node.keys, node.values, strict=True)
-    )
-    (shape,) = (value for key, value in named if isinstance(key, ast.Constant) and key.value == "0.20")
-    text = ast.get_source_segment(code, shape)
-    assert text
-    assert code.count(f'"0.20": {text},') == 1
-    module.write_text(code.replace(f'"0.20": {text},', ""))
+    code = (copy / "turboquant_workspace.py").read_text()
+    pairs = (pair for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Dict)
+             for pair in zip(node.keys, node.values, strict=True))  # fmt: skip
+    (shape,) = (value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "0.20")
+    text = f'"0.20": {ast.get_source_segment(code, shape)},'
+    assert code.count(text) == 1
+    (copy / "turboquant_workspace.py").write_text(code.replace(text, ""))
     return top
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("ref", "only"),
-    [
-        pytest.param("main", f"--overlay {OVERLAY}", id="main"),
-        deep("main", "", id="all overlays"),
-        deep("", f"--vllm {RELEASE}", id="releases"),  # from the real index
-    ],
+    [("main", f"--overlay {OVERLAY}"), ("", f"--vllm {RELEASE}")],  # of the repository, from the real index
+    ids=["main", "releases"],
 )
 def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str, only: str) -> None:
     """The step fails and names the cell."""
@@ -123,10 +112,8 @@ def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str,
 
     found = look(checkout, ref, vllm, only=only, overlays=maimed)
 
-    assert (found.code, found.told) == (1, 0), found.err
-    assert f"worse: {row}: {OVERLAY}: pending -> drifted" in found.err
-    assert found.err.count("worse: ") == 1
-    assert found.outputs["found"] == "difference"
+    assert (found.code, found.told, found.outputs["found"]) == (1, 0, "difference"), found.err
+    assert found.err.count("worse: ") == found.err.count(f"worse: {row}: {OVERLAY}: pending -> drifted") == 1
     assert found.outputs["title"] == {"main": "watch: vLLM's main branch", "": "watch: vLLM's releases"}[ref]
     for text in (found.outputs["text"], found.summary):
         assert f"### Worse\n\n- `{row}`, `{OVERLAY}`: pending -> drifted" in text
@@ -138,7 +125,7 @@ def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str,
 
 
 @pytest.mark.parametrize(
-    "ref", ["--upload-pack=touch done", *map(deep, ("v0.20.1", '"; touch done; "', "$(touch done)", "`id`"))]
+    "ref", ["--upload-pack=touch done", *map(deep, ("v0.20.1", '"; touch done; "', "$(touch done)"))]
 )
 def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     """A ref chosen by hand opens no issue; a value that is no ref is reported and never executed."""
@@ -149,8 +136,8 @@ def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     assert not (checkout / "done").exists()
 
 
+@pytest.mark.deep
 def test_without_a_comparison_the_issue_stays(checkout: Path, vllm: str) -> None:
-    """Without a comparison, the issue stays unchanged."""
     (checkout / "docs").unlink()
     (checkout / "docs").mkdir()
     (checkout / "docs/matrix.json").write_text("{}")
@@ -166,11 +153,7 @@ def test_upstream_text_is_contained_and_cut(checkout: Path) -> None:
     change = {"vllm": "main", "overlay": "a", "against": None, "before": None, "after": "drifted", "kind": "worse"}
     lines = [change | {"because": f"\nEOF\n{number} found=nothing\n" + "x" * 500} for number in range(200)]
     (checkout / "matrix.json").write_text(json.dumps({"changes": lines}))
-    environment = {name: str(checkout / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    where = {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "vpatch/vpatch", "REF": ""}
-
-    ran = bash(step("watch", "look", "difference")["run"], checkout, **environment, **where)
-
+    ran = bash(step("watch", "look", "difference")["run"], checkout, **runner(checkout), REF="")
     found = outputs(checkout / "GITHUB_OUTPUT")
     assert ran.returncode == 0, ran.stderr
     assert found.keys() == {"found", "title", "text"}
@@ -214,27 +197,21 @@ def tell(folder: Path, found: str, issues: list[dict[str, Any]]) -> list[list[st
 
 
 OTHERS = [{"number": 4, "title": "watch: vLLM's main branch", "body": "x"}, {"number": 5, "title": "it", "body": ""}]
-OURS = {"number": 7, "title": TITLE}
+SAME, OLDER = ({"number": 7, "title": TITLE, "body": body} for body in (TEXT, "another"))
+CREATED = ["create", "--title", TITLE, "--label", "watch", "--body", TEXT]
+EDITED = [["edit", "7", "--body", TEXT], ["comment", "7", "--body", f"It is another difference now: {RUN}"]]
+CLOSED = ["close", "7", "--comment", f"All is as it was recorded: {RUN}"]
 
 
 @pytest.mark.parametrize(
     ("found", "issues", "asked"),
     [
-        ("difference", [], [["create", "--title", TITLE, "--label", "watch", "--body", TEXT]]),
-        ("difference", OTHERS, [["create", "--title", TITLE, "--label", "watch", "--body", TEXT]]),
-        ("difference", [*OTHERS, {**OURS, "body": TEXT}], []),
-        (
-            "difference",
-            [*OTHERS, {**OURS, "body": "another"}],
-            [["edit", "7", "--body", TEXT], ["comment", "7", "--body", f"It is another difference now: {RUN}"]],
-        ),
-        ("nothing", [], []),
+        ("difference", [], [CREATED]),
+        ("difference", OTHERS, [CREATED]),
+        ("difference", [*OTHERS, SAME], []),
+        ("difference", [*OTHERS, OLDER], EDITED),
         ("nothing", OTHERS, []),
-        (
-            "nothing",
-            [*OTHERS, {**OURS, "body": TEXT}],
-            [["close", "7", "--comment", f"All is as it was recorded: {RUN}"]],
-        ),
+        ("nothing", [*OTHERS, SAME], [CLOSED]),
     ],
 )
 def test_the_issue(tmp_path: Path, found: str, issues: list[dict[str, Any]], asked: list[list[str]]) -> None:
@@ -242,26 +219,18 @@ def test_the_issue(tmp_path: Path, found: str, issues: list[dict[str, Any]], ask
     assert tell(tmp_path, found, issues) == [["issue", *one] for one in asked]
 
 
-def test_permissions() -> None:
+def test_permissions_and_schedule() -> None:
+    """The releases are checked every day, the main branch every week: the expression compares the schedule's text."""
     found = workflow("watch")
     look, tell = found["jobs"]["look"], found["jobs"]["tell"]
+    daily, weekly = (one["cron"] for one in found["on"]["schedule"])
 
     assert found["permissions"] == {}
     assert (look["permissions"], tell["permissions"]) == ({"contents": "read"}, {"issues": "write"})
-    assert [one.get("id") for one in tell["steps"]] == ["issue"]
-    assert "uses" not in tell["steps"][0]
+    assert [(one.get("id"), "uses" in one) for one in tell["steps"]] == [("issue", False)]
     assert not [one["run"] for job in (look, tell) for one in job["steps"] if "${{" in one.get("run", "")]
     assert "continue-on-error" not in json.dumps(found["jobs"])
-
-
-def test_the_schedule_selects_what_is_checked() -> None:
-    """The releases are checked every day, the main branch every week: the expression compares the schedule's text."""
-    found = workflow("watch")
-    daily, weekly = (one["cron"] for one in found["on"]["schedule"])
-
-    assert daily.endswith(" * * *")
-    assert weekly.endswith(" * * 1")
-    ref = found["jobs"]["look"]["env"]["REF"]
-    assert ref == f"${{{{ github.event.schedule == '{weekly}' && 'main' || inputs.ref }}}}"
-    assert found["jobs"]["look"]["outputs"].keys() == {"found", "title", "text"}
+    assert (daily[-6:], weekly[-6:]) == (" * * *", " * * 1")
+    assert look["env"]["REF"] == f"${{{{ github.event.schedule == '{weekly}' && 'main' || inputs.ref }}}}"
+    assert look["outputs"].keys() == {"found", "title", "text"}
     assert step("watch", "look", "matrix")["env"] == {"REPOSITORY": "https://github.com/vllm-project/vllm"}

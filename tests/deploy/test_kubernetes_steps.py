@@ -14,7 +14,7 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Trees
 from tests.deploy.test_kubernetes import pods
-from tests.docs.packages import package_index
+from tests.docs.machine import package_index
 from tests.docs.registry import ADDRESS
 from tests.farm.conftest import install
 from tests.needs import need, root_only

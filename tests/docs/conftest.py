@@ -14,20 +14,17 @@ import pytest
 from tests.paths import ROOT
 from tests.processes import UNWATCHED
 
-REPOSITORY: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Issues"].removesuffix(
-    "/issues"
-)
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+REPOSITORY: str = URLS["Issues"].removesuffix("/issues")
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 RELATED = {"canonical", "next", "prev"}  # relations of `<link>` that a browser does not load
 
 
 def mkdocs(config: Path, target: Path) -> subprocess.CompletedProcess[str]:
     """Build a site as the workflow does: a warning, such as one of a broken link, fails."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "--site-dir", str(target)]
     environment = {**os.environ, **UNWATCHED, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of the theme's
-    return subprocess.run(
-        [*command, "--site-dir", str(target)], env=environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session")
@@ -40,14 +37,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page loads, links and says."""
+    """What a page loads, its links, and its text with single spaces."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.loads: list[str] = []
         self.links: list[str] = []
-        self._said: list[str] = []
+        self.text = ""
         self.feed(path.read_text())
+        self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
@@ -58,12 +56,7 @@ class Page(HTMLParser):
         self.loads += [part.split()[0] for part in values.get("srcset", "").split(",") if part.strip()]
 
     def handle_data(self, data: str) -> None:
-        self._said.append(data)
-
-    @property
-    def text(self) -> str:
-        """The text, with single spaces."""
-        return " ".join("".join(self._said).split())
+        self.text += data
 
 
 def read(site: Path, name: str) -> Page:

@@ -1,29 +1,56 @@
-"""The machine that recipes run on: its programs, an index, a repository, and nothing of the user who runs the tests."""
+"""The machine that recipes run on: its programs, a package index on loopback, a repository, and nothing of the user."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from urllib.parse import unquote
 
 import pytest
 
 from tests.conftest import Trees
-from tests.docs.packages import VPATCH, instead, package_index, repository
+from tests.loopback import Handler, IndexServer, listening
+from tests.matrix.git_server import git
+from tests.paths import ROOT, copy_sources
+from tests.test_package import BUILDING, hatch
+from tests.wheels import wheel_of, wheel_of_installed
 
 Machine = dict[str, str]
 """The variables of a shell's environment."""
+
+RELEASES = ("0.20.2", "0.26.0")
+"""The releases of vLLM on the index: their Python files that overlays read, without dependencies."""
+
+VPATCH = "https://github.com/vpatch/vpatch"
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Iterator[Machine]:
+    """A machine whose vLLMs have the files that overlays read."""
+    with machine_in(tmp_path_factory.mktemp("machine"), slim) as made:
+        yield made
 
 
 @contextmanager
 def machine_in(folder: Path, trees: Callable[[str], Path]) -> Iterator[Machine]:
     """Set up a machine; its index has releases of vLLM from `trees`, and git takes a copy of vpatch for its address."""
-    sources = repository(folder / "vpatch")
+    sources, programs = folder / "vpatch", folder / "bin"
+    copy_sources(sources, ("builder", "patches", *BUILDING))
+    for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-q", "-m", "Sources")):
+        git(sources, *words)
+    programs.mkdir()  # no other Python, and no vpatch
+    (programs / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
+    for name in ("uv", "uvx"):
+        (programs / name).symlink_to(Path(sys.executable).with_name(name))
     with package_index(trees) as index:
         yield {
-            "PATH": programs(folder / "bin"),
+            "PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "PIP_CONFIG_FILE": os.devnull,
@@ -36,22 +63,54 @@ def machine_in(folder: Path, trees: Callable[[str], Path]) -> Iterator[Machine]:
             "UV_NO_CONFIG": "1",
             "UV_NO_GITHUB_FAST_PATH": "1",
             "UV_PYTHON_DOWNLOADS": "never",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"url.file://{sources}.insteadOf",
+            "GIT_CONFIG_VALUE_0": VPATCH,
             **{name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},  # of the Python
-            **instead({VPATCH: sources}),
         }
 
 
-@pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Iterator[Machine]:
-    """A machine whose vLLMs have the files that overlays read."""
-    with machine_in(tmp_path_factory.mktemp("machine"), slim) as made:
-        yield made
+@contextmanager
+def package_index(trees: Callable[[str], Path]) -> Iterator[str]:
+    """Serve vLLM, vpatch and the packages of this environment; yield the URL of the index."""
+    state = IndexServer()
+    for release in RELEASES:
+        state.publish(f"vllm-{release}-py3-none-any.whl", wheel_of(trees(release)))
+    with listening(_OnDemand, index=state, one_at_a_time=Lock()) as server:
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        yield f"{state.url}/simple/"
 
 
-def programs(folder: Path) -> str:
-    """Return a PATH with `python3`, uv and the system's programs: no other Python, and no vpatch."""
-    folder.mkdir()
-    (folder / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
-    for name in ("uv", "uvx"):
-        (folder / name).symlink_to(Path(sys.executable).with_name(name))
-    return f"{folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+class _OnDemand(Handler):
+    """Packs a project of this environment when it is asked for first."""
+
+    one_at_a_time: Lock
+
+    def do_GET(self) -> None:  # noqa: N802 - the library's name
+        self.path = unquote(self.path)
+        with self.one_at_a_time:  # a page lists all files
+            _, kind, project, *_ = self.path.split("/")
+            if kind == "simple" and project not in self.index.projects:
+                with suppress(PackageNotFoundError):
+                    self.index.publish(*_wheel(project))
+                    self.index.projects.add(project)
+            super().do_GET()
+
+    def do_HEAD(self) -> None:  # noqa: N802 - the library's name
+        """uv asks for a file's size before it reads the metadata by a range."""
+        data = self.index.files[self.path.rpartition("/")[2]]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+
+
+def _wheel(project: str) -> tuple[str, bytes]:
+    if project != "vpatch":
+        return wheel_of_installed(project)
+    with TemporaryDirectory() as folder:
+        hatch(ROOT, "build", "-t", "wheel", "-d", folder)
+        (wheel,) = Path(folder).iterdir()
+        return wheel.name, wheel.read_bytes()

@@ -2,7 +2,7 @@
 
 A page in `ON_A_MACHINE` or `WITH_TORCH` is run by `test_recipes.py` in this folder, a page in `IN_AN_ENGINE` by
 `tests/image/test_recipes.py`. `BY_NAME` has single blocks of other pages, by the comment above them, and the test that
-takes them from the page. `test_every_block.py` finds the blocks that no test runs.
+takes them from the page. `test_pages.py` finds the blocks that no test runs.
 """
 
 from __future__ import annotations

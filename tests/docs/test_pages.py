@@ -1,4 +1,4 @@
-"""What pages quote: code, commands with their options, and numbers."""
+"""What pages quote: code, commands with their options, and numbers; and that a test runs every command."""
 
 from __future__ import annotations
 
@@ -10,37 +10,55 @@ import click
 import pytest
 from vpatch.cli.main import program
 
-from tests.docs.page import blocks
+from tests.__main__ import failure
+from tests.docs.recipe import blocks
+from tests.docs.registry import BY_NAME, IN_AN_ENGINE, ON_A_MACHINE, WITH_TORCH
 from tests.paths import ROOT
 
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+RUN = {**ON_A_MACHINE, **WITH_TORCH, **IN_AN_ENGINE}
 GUIDE = (ROOT / "docs/writing-overlays.md").read_text()
+EXCERPTS = re.findall(r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def commands(page: Path) -> Iterator[tuple[str, str]]:
+def test_every_command_is_run_by_a_test_or_says_why_not() -> None:
+    shell = [(page, block) for page in PAGES for block in blocks(ROOT / page) if block.is_shell]
+    others = [(page, block) for page, block in shell if page not in RUN and (page, block.mark) not in BY_NAME]
+
+    assert [block.where for _, block in others if not block.reason] == []
+    assert [block.where for _, block in others if len((block.reason or "").split()) < 3] == [], "no reason"
+    assert RUN.keys() <= {page for page, block in shell if not block.reason}
+    for (page, name), test in BY_NAME.items():
+        file, _, function = test.partition("::")
+        assert name in {block.mark for block in blocks(ROOT / page)}
+        assert f"\ndef {function}(" in (ROOT / file).read_text()
+
+
+def test_the_workflows_on_a_page_are_valid(tmp_path: Path) -> None:
+    marked = {block.mark: block.text for block in blocks(ROOT / "docs/recipes/github-actions.md")}
+    for name in ("test.yml", "matrix.yml"):
+        (tmp_path / name).write_text(marked[f"file: .github/workflows/{name}"])
+
+    schema = ("check-jsonschema", "--builtin-schema", "vendor.github-workflows")
+    assert failure([*schema, *map(str, tmp_path.iterdir())]) == ""
+
+
+def commands(page: str) -> Iterator[tuple[str, str]]:
     """Yield each call of vpatch in a page's shell examples: the command, and the rest of the line."""
-    for block in filter(lambda block: block.is_shell, blocks(page)):
+    for block in filter(lambda block: block.is_shell, blocks(ROOT / page)):
         yield from re.findall(r"(?<![\w-])(?<!vpatch/)vpatch (\w+)\b([^\n#|&;)]*)", block.text.replace("\\\n", " "))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_option_on_a_page_exists(page: Path) -> None:
-    for name, rest in commands(page):
+def test_every_option_on_a_page_exists() -> None:
+    found = [(page, *call) for page in (*PAGES, "CONTRIBUTING.md") for call in commands(page)]
+
+    assert len(found) > 50
+    for page, name, rest in found:
         command = program.get_command(click.Context(program), name)
-        assert command, name
+        assert command, f"{page}: {name}"
         known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
-        assert set(re.findall(r"(?<=\s)--?[a-z][\w-]*", rest.partition(" -- ")[0])) <= known, f"vpatch {name}{rest}"
-
-
-def test_examples_are_found() -> None:
-    counts = {page.name: len(list(commands(page))) for page in PAGES}
-
-    assert counts["images.md"] > 10
-    assert counts["getting-started.md"] > 5
-    assert counts["README.md"] > 5
-
-
-EXCERPTS = re.findall(r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+        options = set(re.findall(r"(?<=\s)--?[a-z][\w-]*", rest.partition(" -- ")[0]))
+        assert options <= known, f"{page}: vpatch {name}{rest}"
 
 
 @pytest.mark.parametrize(("file", "code"), EXCERPTS)
@@ -50,6 +68,15 @@ def test_the_guide_quotes_the_overlay_as_it_is(file: str, code: str) -> None:
 
 def test_the_guide_has_no_other_code() -> None:
     assert len(EXCERPTS) == GUIDE.count("```python\n") >= 8
+
+
+def test_no_answer_of_the_faq_is_long() -> None:
+    """An answer has at most five lines, and a command."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs/faq.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    answers = re.split(r"^##+ .*\n", text, flags=re.MULTILINE)
+
+    assert len(answers) > 15
+    assert [answer for answer in answers if len(answer.strip().splitlines()) > 5] == []
 
 
 def test_the_summary_of_the_validation_is_short_and_its_numbers_are_in_the_tables() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import pytest
 from packaging.version import Version
@@ -10,49 +10,30 @@ from packaging.version import Version
 from tests.paths import ROOT
 from tests.releases import RELEASES, tiered, tree_of
 
+PAGE = "docs/speculation.md"
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 V2 = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of a page, with the last release that has the defect, and by file the code that mends it."""
-
-    page: str
-    says: str
-    last: str
-    mended: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        return f"{self.page} {self.last}"
-
-
-CLAIMS = (
-    Claim(
-        "docs/speculation.md",
-        "By the code this is so up to 0.31.0 without prefix caching",
-        "0.31.0",
-        ((RUNNER, "zero_draft_decode_mask = "), (V2, "is_decode, num_draft_tokens_per_req, -1")),
-    ),
-    Claim(
-        "docs/speculation.md",
-        "the others up to 0.24.0 have the same code",
-        "0.24.0",
-        ((RUNNER, "self.input_ids.gpu[:num_input_tokens].clamp_(min=0)"),),
-    ),
-)
-claims = pytest.mark.parametrize("claim", CLAIMS, ids=str)
-
-
-@claims
-def test_the_page_says_so(claim: Claim) -> None:
-    assert claim.says in " ".join((ROOT / claim.page).read_text().split())
-
-
-@claims
 @pytest.mark.parametrize("release", tiered(RELEASES))
-def test_the_defect_ends_with_that_release(claim: Claim, release: str) -> None:
-    tree = tree_of(release)
-    mended = [(tree / file).exists() and code in (tree / file).read_text("utf-8") for file, code in claim.mended]
+@pytest.mark.parametrize(
+    ("says", "last", "mended"),
+    [
+        (
+            "By the code this is so up to 0.31.0 without prefix caching", "0.31.0",
+            {RUNNER: "zero_draft_decode_mask = ", V2: "is_decode, num_draft_tokens_per_req, -1"},
+        ),
+        (
+            "the others up to 0.24.0 have the same code", "0.24.0",
+            {RUNNER: "self.input_ids.gpu[:num_input_tokens].clamp_(min=0)"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_defect_ends_with_the_release_that_the_page_names(
+    release: str, says: str, last: str, mended: Mapping[str, str]
+) -> None:
+    files = {tree_of(release) / file: code for file, code in mended.items()}
+    found = [file.exists() and code in file.read_text("utf-8") for file, code in files.items()]
 
-    assert mended == [Version(release) > Version(claim.last)] * len(mended)
+    assert says in " ".join((ROOT / PAGE).read_text().split())
+    assert found == [Version(release) > Version(last)] * len(found)

@@ -16,14 +16,14 @@ from tests.loopback import listening
 from tests.matrix.browser import chromium, window
 from tests.needs import need
 from tests.paths import ROOT
-from tests.tiers import deep, sampled
+from tests.tiers import sampled
 
-PAGES = ("", "overlays/turboquant-hybrid/", "command-line/", "images/")
+pytestmark = pytest.mark.deep
+
+FIRST = ("", "overlays/turboquant-hybrid/")
 WRITTEN = (path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md"))
 REPORTS = "decode/"  # of runs, which are not published
-OTHERS = sorted(
-    {"overlays/", *(f"{page}/" for page in WRITTEN if not f"{page}".startswith(REPORTS))} - {"index/", *PAGES}
-)
+OTHERS = sorted({"overlays/", "command-line/", *(f"{page}/" for page in WRITTEN if not f"{page}".startswith(REPORTS))})
 WINDOWS = ((1280, False), (400, True))
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
 
@@ -56,7 +56,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def show(browser: Browser, address: str) -> Iterator[Show]:
+def show(address: str, browser: Browser) -> Iterator[Show]:
     """`show("images/", 400, dark=True)`: a page in a window of that width. All that it asks for is on the site."""
     asked: list[str] = []
     with ExitStack() as opened:
@@ -77,8 +77,8 @@ def show(browser: Browser, address: str) -> Iterator[Show]:
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
     [
-        *((name, *window) for name in PAGES[:2] for window in WINDOWS),
-        *(deep(name, *WINDOWS[at % 2]) for at, name in enumerate(sampled((*PAGES[2:], *OTHERS), 4))),
+        *((name, *window) for name in FIRST for window in WINDOWS),
+        *((name, *WINDOWS[at % 2]) for at, name in enumerate(sampled([*OTHERS], 5)) if name != "index/"),
     ],
 )
 def test_axe_finds_nothing(show: Show, width: int, name: str, *, dark: bool) -> None:
@@ -109,10 +109,3 @@ def test_a_wide_table_scrolls_in_its_place_by_keyboard(show: Show) -> None:
 
     page.wait_for_function("document.activeElement.scrollLeft > 50")
     assert page.evaluate(SIDEWAYS) <= 0
-
-
-def test_a_button_switches_the_colors(show: Show) -> None:
-    page = show("")
-    page.get_by_title("Switch to dark colors").click()
-
-    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"

@@ -21,8 +21,6 @@ HERE = Path(__file__).parent
 
 
 class Ran(NamedTuple):
-    """Exit status and output of a module."""
-
     code: int
     out: str
     err: str

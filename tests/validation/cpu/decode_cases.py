@@ -40,7 +40,6 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """Query tokens."""
         return len(self.lengths) * self.window - self.missing
 
     @property

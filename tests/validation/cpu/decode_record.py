@@ -73,7 +73,6 @@ def main() -> None:
 
 
 def stores() -> list[dict[str, Any]]:
-    """Compile the kernel for new keys."""
     return [
         {"gpu": f"sm_{target}", "head_size": size, "keys": keys, "store": kernel}
         for (_, target, size, keys), (kernel,) in zip(STORES, compiled(STORES), strict=True)
@@ -81,7 +80,6 @@ def stores() -> list[dict[str, Any]]:
 
 
 def lines(rows: Iterable[dict[str, Any]]) -> str:
-    """Write one row a line."""
     return ",\n".join(json.dumps(row) for row in rows)
 
 

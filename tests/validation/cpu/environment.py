@@ -42,8 +42,8 @@ class Python(NamedTuple):
     identity: str
 
 
-def prepare(releases: Iterable[str] = ("0.20.2",), tell: Callable[[str], object] = print) -> None:
-    """Build the environments that releases need, by default that of the first tier; `tell` what takes minutes.
+def prepare(releases: Iterable[str], tell: Callable[[str], object]) -> None:
+    """Build the environments that releases need; `tell` what takes minutes.
 
     Raises:
         RuntimeError: one cannot be built; the message is one line.
@@ -59,7 +59,7 @@ def interpreter(release: str) -> Path:
     """Return the Python in which a release of vLLM ("0.20.2") runs; build its environment unless it is complete.
 
     There are two environments. Each adds what differs (transformers 4 or 5) to the packages that they share (torch).
-    The first tier needs one.
+    The first tier needs none.
 
     Raises:
         RuntimeError: it cannot be built, for instance because there is no network, or a requirement has no wheel for
@@ -203,15 +203,3 @@ def _do(what: str, *command: str) -> str:
         last = next((line for line in reversed(told) if line.startswith("ERROR: ")), told[-1] if told else "no output")
         raise RuntimeError(f"cannot {what} for the tests on the real vLLM: {last.removeprefix('ERROR: ')}")
     return ran.stdout
-
-
-def main() -> None:
-    """Build what the first tier needs."""
-    try:
-        prepare()
-    except RuntimeError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,6 @@ def minicpm(quantization: Any | None = None) -> dict[str, Any]:
 
 
 def deepseek(quantization: Any | None = None) -> dict[str, Any]:
-    """A DeepSeek V3 draft."""
     return _quantized(
         DRAFT
         | {

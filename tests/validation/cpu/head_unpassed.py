@@ -50,7 +50,6 @@ def gpt_oss(quantization: Any) -> dict[str, Any]:
 
 
 def falcon_h1(quantization: Any, **more: Any) -> dict[str, Any]:
-    """A Falcon-H1."""
     return (
         {
             "architectures": ["FalconH1ForCausalLM"],
@@ -98,7 +97,6 @@ def ernie(quantization: Any, **more: Any) -> dict[str, Any]:
 
 
 def mamba2(quantization: Any) -> dict[str, Any]:
-    """A Mamba2."""
     return {
         "architectures": ["Mamba2ForCausalLM"],
         "model_type": "mamba2",

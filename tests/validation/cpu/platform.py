@@ -47,7 +47,6 @@ _pretended: list[str] = []
 
 
 def h100() -> None:
-    """Import vLLM with a simulated H100."""
     pretend_h100()
     _import(USED)
 

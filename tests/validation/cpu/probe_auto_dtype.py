@@ -38,7 +38,6 @@ def tensors(found: dict[str, Any], model: str, dtype: str) -> None:
 
 
 def main(home: str, folder: str) -> dict[str, Any]:
-    """Run every case; `folder` holds the models."""
     one_rank(home)
     return {
         f"{model} {dtype}": outcome(tensors, str(Path(folder, model)), dtype)

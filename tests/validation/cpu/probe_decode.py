@@ -142,7 +142,6 @@ def error(found: Any, exact: Any) -> float:
 
 
 def main(_home: str, cases: str) -> list[dict[str, Any]]:
-    """Run the cases of a JSON list."""
     import torch
 
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)

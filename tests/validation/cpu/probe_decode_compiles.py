@@ -108,7 +108,6 @@ def store(capability: int, size: int, rows: int) -> list[dict[str, int]]:
 
 
 def main(_home: str, cases: str) -> list[Any]:
-    """Compile the cases of a JSON list: those of `both`, and of `store` by name."""
     return [store(*case[1:]) if case[0] == "store" else both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
 
 

@@ -65,7 +65,6 @@ def supported(folder: str, drafts: int) -> dict[str, Any]:
 
 
 def main(_home: str, folder: str, switch: str) -> dict[str, Any]:
-    """Run all steps, with the switch "on" or "off"; `folder` holds the models."""
     if switch == "off":
         os.environ["VPATCH_TQ_DECODE"] = "0"
     prepare()

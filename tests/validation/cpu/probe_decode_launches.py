@@ -45,7 +45,6 @@ def wgmma(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(home: str) -> dict[str, Any]:
-    """Choose for every head size, group and window, and for batches up to 1,024 requests on 1 to 16 KV heads."""
     covered, launch = companion("turboquant_decode_supported"), companion("turboquant_decode_launch")
     found = set()
     batches = (*range(1, 18), 32, 33, 64, 128, 256, 1024)

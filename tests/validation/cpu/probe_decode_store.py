@@ -180,7 +180,6 @@ def overflowing() -> list[float]:
 
 
 def main(_home: str, cases: str) -> dict[str, Any]:
-    """Run the cases of a JSON list of lists, and what is the same for all releases."""
     mend_bfloat16()
     presets = ("4bit_nc", "k3v4_nc", "3bit_nc")
     return {

@@ -43,7 +43,6 @@ def reason(
 
 
 def main(_home: str) -> dict[str, Any]:
-    """Vary one thing at a time."""
     import torch
 
     def table(dtype: torch.dtype) -> torch.Tensor:

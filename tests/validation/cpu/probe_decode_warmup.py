@@ -114,7 +114,6 @@ def fails(made: Any, layer: Layer, worker: Callable[..., Any]) -> dict[str, Any]
 
 
 def main(_home: str, folder: str) -> dict[str, Any]:
-    """Warm up; `folder` holds the models."""
     prepare()
     return warmed(folder)
 

@@ -54,7 +54,6 @@ def computed(order: Sequence[int]) -> dict[str, str]:
 
 
 def main(_home: str) -> dict[str, Any]:
-    """Run every order of rows."""
     return {" ".join(map(str, order)): computed(order) for order in ORDERS}
 
 

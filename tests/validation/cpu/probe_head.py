@@ -240,7 +240,6 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
 
 
 def main(home: str) -> dict[str, Any]:
-    """Run every case."""
     stand_in()
     import torch
     from vllm.config import set_current_vllm_config

@@ -53,7 +53,6 @@ def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replace
 
 
 def main(home: str) -> dict[str, Any]:
-    """Run every case."""
     stand_in()
     targets, drafts = (
         head_models.write(Path(home, name), models)

@@ -102,7 +102,6 @@ def counted(items: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def main(home: str, folder: str) -> dict[str, Any]:
-    """Run every case; `folder` holds the models."""
     paths = {name: str(Path(folder, name)) for name in models.CONFIGS}
     one_rank(home)
     return {

@@ -102,7 +102,6 @@ def drawn(mode: str, sequences: int, length: int, *, asynchronous: bool) -> dict
 
 
 def main(_home: str, sequences: str, length: str) -> dict[str, Any]:
-    """Run the named cases, and as many random sequences of steps of this length for each mode."""
     found: dict[str, Any] = {"named": {}, "a prompt trades rows": {}, "drawn": {}}
     for name, asynchronous in MODES.items():
         mode = name.partition(",")[0]

@@ -170,7 +170,6 @@ def printed() -> Iterator[list[str]]:
 
 
 def main(home: str, cases: str) -> dict[str, Any]:
-    """Run every case of the file."""
     stand_in_for_diskcache()
     stand_in_for_flashinfer()
     import_latent_attention()

@@ -38,7 +38,6 @@ def layouts() -> Iterator[tuple[int, Cached]]:
 
 
 def main(home: str) -> dict[str, Any]:
-    """Look up every layout, with and without speculation."""
     found: dict[str, Any] = {name: hit(groups(), cached) for name, cached in TABLE.items()}
     for name, speculates in (("speculating", True), ("plain", False)):
         found[name] = [

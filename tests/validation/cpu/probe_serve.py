@@ -51,7 +51,6 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
 
 
 def main(home: str, file: str) -> dict[str, Any]:
-    """Parse each list."""
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = False  # otherwise vLLM looks for the model in a cache that is empty

@@ -68,7 +68,6 @@ def layered(found: dict[str, Any], model: str, skip: list[str]) -> None:
 
 
 def main(home: str, folder: str) -> dict[str, Any]:
-    """Run every case; `folder` holds the models."""
     import torch
 
     torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called

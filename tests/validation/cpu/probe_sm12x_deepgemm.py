@@ -74,7 +74,6 @@ def seen(found: dict[str, Any], config: Any) -> None:
 
 
 def main(home: str, folder: str) -> dict[str, Any]:
-    """Look with the DeepGEMM in vLLM, and with packages of that name; `folder` holds the models."""
     os.environ["CUDA_HOME"] = home
     sys.modules[f"{COPY}._C"] = MagicMock()  # its compiled half
     config = engine_config(str(Path(folder, "dense")))

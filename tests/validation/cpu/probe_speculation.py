@@ -154,7 +154,6 @@ def attended(config: Any, *, true: int, believed: int, capture: bool = False) ->
 
 
 def main(home: str, folder: str) -> dict[str, Any]:
-    """Run every case; `folder` holds the models."""
     from vllm.config import CompilationConfig
 
     CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators

@@ -148,7 +148,6 @@ def shifted(tokens: int) -> tuple[str, str]:
 
 
 def main(_home: str) -> dict[str, Any]:
-    """Run every kernel."""
     return {
         "computed": {
             f"{name} {length} {accepted}": computed(name, length, accepted)

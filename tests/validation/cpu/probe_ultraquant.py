@@ -136,7 +136,6 @@ def stepped(found: dict[str, Any], folder: str, rows: tuple[Row, ...]) -> None:
 
 
 def main(_home: str, folder: str) -> dict[str, Any]:
-    """Run every case; `folder` holds the models."""
     import torch
 
     torch.accelerator.empty_cache = lambda: None  # no accelerator here

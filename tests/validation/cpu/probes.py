@@ -40,7 +40,6 @@ def _run(script: str, seconds: int) -> int:
 
 
 def main(home: str, file: str, seconds: str) -> dict[str, Any]:
-    """Run the scripts."""
     return {name: run(script, int(seconds)) for name, script in json.loads(Path(file).read_text()).items()}
 
 

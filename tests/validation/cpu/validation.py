@@ -47,7 +47,6 @@ class Comparison(NamedTuple):
 
 
 def compared(release: str) -> Comparison:
-    """Run the tests on a release."""
     return Comparison(_cases(release, tree_of(release)), _cases(release, patched_tree(release, OVERLAY)))
 
 
@@ -79,7 +78,6 @@ def reasons(found: dict[str, Comparison]) -> list[str]:
 
 
 def document(found: dict[str, Comparison]) -> str:
-    """Render this part of docs/validation.md."""
     differing = [f"- {release}: {change}" for release, one in found.items() for change in changes(one)]
     return "\n".join(
         [

@@ -7,9 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.validation.gpu import session, tables
+from tests.validation.gpu import drive, report, session
 from tests.validation.gpu.claims import verdicts
-from tests.validation.gpu.drive import Result
 from tests.validation.gpu.evidence import BROKEN, gather
 from tests.validation.gpu.scenarios import SCENARIOS
 
@@ -28,22 +27,19 @@ def main(arguments: list[str]) -> int:
     names = asked.scenario or session.default_scenarios(asked.upstream)
     try:
         file = session.execute(
-            names, asked.out, deadline_s=asked.deadline, upstream=asked.upstream, revision=asked.commit, tell=_tell
-        )
+            names, asked.out, deadline_s=asked.deadline, upstream=asked.upstream, revision=asked.commit,
+            tell=lambda one: _print(f"{one['probe']}, {one['tree']}: {one['error'] or 'ok'} ({one.get('s', 0)} s)"),
+        )  # fmt: skip
     except RuntimeError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     run = json.loads(file.read_text())
     found = verdicts(gather([run]))
-    _print(*tables.probes(run), "", *tables.claims(found), "", str(file))
-    unrun = session.unrun(run)
+    _print(*report.probes(run), "", *report.claims(found), "", str(file))
+    unrun = [f"{one['probe']}, {one['tree']}" for one in run["results"] if str(one["error"]).startswith(drive.NOT_RUN)]
     if unrun:
         _print(f"not run: {'; '.join(unrun)}")
     return 1 if unrun or any(verdict.state == BROKEN for verdict in found) else 0
-
-
-def _tell(result: Result) -> None:
-    _print(f"{result['probe']}, {result['tree']}: {result['error'] or 'ok'} ({result.get('s', 0)} s)")
 
 
 def _print(*lines: str) -> None:

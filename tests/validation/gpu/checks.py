@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES
-from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle, of_series
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Unfit, middle
 from tests.validation.gpu.models import STRATEGIES
 
 FAMILIES = ("dense", "hyb")
@@ -34,8 +34,7 @@ FULL_CHUNK_MIB = 512
 """Upper bound on the activations of a chunk of 8,192 tokens."""
 
 
-def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
-    """Every prompt is answered."""
+def serves(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
     wanted = [n for action, lengths in PROBES[probe].steps if action in ("serve", "watched") for n in lengths]
     answered = [event["prompt"] for event in here.events(tree, probe, "prompt")]
     yield Figure(answered == wanted, f"{probe}: prompts of {', '.join(f'{n:,}' for n in answered)} tokens")
@@ -44,49 +43,48 @@ def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
         yield Figure(holds=False, text=error)
 
 
-def dies(here: Evidence, _: Runs, tree: str, probe: str, of: str) -> Iterator[Figure]:
-    """The probe fails with this error."""
+def dies(here: Evidence, tree: str, probe: str, of: str) -> Iterator[Figure]:
     error = here.result(tree, probe)["error"]
     yield Figure(bool(error) and of in error, f"{probe}: {(error or 'it does not')[:160]}")
 
 
-def layout(here: Evidence, runs: Runs, tree: str, probe: str) -> Iterator[Figure]:
-    """Blocks and tokens of the KV cache equal those of stock 0.21."""
-    merged = of_series(runs, "0.21")
-    ours, theirs = (
-        {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
+def layout(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
+    merged = here.of_series("0.21")
+    yield from equal_layout(probe, (here, tree), (merged, STOCK), f"stock {merged.release}")
+
+
+def equal_layout(probe: str, ours: tuple[Evidence, str], theirs: tuple[Evidence, str], name: str) -> Iterator[Figure]:
+    """Compare the blocks and tokens of two KV caches, each of a release and a tree."""
+    mine, others = (
+        {**one.result(tree, probe), **one.events(tree, probe, "block_size")[0]} for one, tree in (ours, theirs)
     )
-    for name in ("block_size", "kv_blocks", "kv_tokens"):
-        mine, other = ours.get(name), theirs.get(name)
-        yield Figure(mine is not None and mine == other, f"{name} {mine}, stock {merged.release} {other}")
+    for key in ("block_size", "kv_blocks", "kv_tokens"):
+        holds = mine.get(key) is not None and mine.get(key) == others.get(key)
+        yield Figure(holds, f"{key} {mine.get(key)}, {name} {others.get(key)}")
 
 
-def same(here: Evidence, _: Runs, probes: tuple[str, ...]) -> Iterator[Figure]:
-    """Log-probabilities equal those of stock exactly."""
+def same(here: Evidence, probes: tuple[str, ...]) -> Iterator[Figure]:
     for probe in probes:
         largest = max(gap["max"] for gap in here.gaps(PATCHED, probe, STOCK, probe))
         yield Figure(largest == 0, f"{probe}: largest {largest:.4f}")
 
 
-def close(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
-    """Log-probabilities are close to those of a reference, in each part of each prompt."""
+def close(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
     for probe, reference in probes.items():
         for gap in here.gaps(tree, probe, *reference):
             text = f"{probe}, {gap['length']:,} tokens, {gap['part']}: {gap['mean']:.4f} (largest {gap['max']:.3f})"
             yield Figure(gap["mean"] <= bound, text)
 
 
-def within_noise(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
-    """Log-probabilities differ from a reference by about as much as between two attention kernels."""
+def within_noise(here: Evidence, tree: str, probes: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
     for family in FAMILIES:
         noise = max(gap["mean"] for gap in here.gaps(STOCK, f"{family} auto 2", STOCK, f"{family} auto"))
         yield Figure(holds=None, text=f"{family}, bf16, FlashAttention 2 against the default: {noise:.4f}")
         own = {probe: reference for probe, reference in probes.items() if probe.startswith(family)}
-        yield from close(here, _, tree, own, ABOUT * max(NOISE, noise))
+        yield from close(here, tree, own, ABOUT * max(NOISE, noise))
 
 
-def quantized(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
-    """Log-probabilities with a TurboQuant cache are as close to those with bf16 as TurboQuant's known error allows."""
+def quantized(here: Evidence, tree: str) -> Iterator[Figure]:
     for family in FAMILIES:
         for probe, reference in ((f"{family} tq", f"{family} auto"), (f"{family} tq 128", f"{family} auto 128")):
             for gap in here.gaps(tree, probe, STOCK, reference):
@@ -94,8 +92,7 @@ def quantized(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
                 yield Figure(gap["mean"] <= bound, f"{probe}, {gap['part']}: {gap['mean']:.3f}")
 
 
-def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """FP8 heads load, and their log-probabilities are close to those of the same heads dequantized."""
+def heads(here: Evidence) -> Iterator[Figure]:
     for strategy, bound in HEAD.items():
         for family in FAMILIES:
             name = f"{family} {strategy}"
@@ -103,29 +100,25 @@ def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
                 yield Figure(gap["mean"] <= bound, f"{name}: {gap['mean']:.3f}")
 
 
-def shifted(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """A head whose block scales are shifted by one block is detected as wrong, so the check `heads` can fail."""
+def shifted(here: Evidence) -> Iterator[Figure]:
     for family in FAMILIES:
         for gap in here.gaps(PATCHED, f"{family} block shifted", STOCK, f"{family} block bf16"):
             yield Figure(gap["mean"] > SHIFTED, f"{family}: {gap['mean']:.2f}")
 
 
-def refused_heads(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Stock code does not load a head with block scales."""
+def refused_heads(here: Evidence) -> Iterator[Figure]:
     for family in FAMILIES:
         error = here.result(STOCK, f"{family} {STRATEGIES[0]} fp8")["error"]
         yield Figure(bool(error) and "Error" in error, f"{family}: {(error or 'it does')[:160]}")
 
 
-def layer_buffers(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """No layer keeps buffers of its own, unlike on stock."""
+def layer_buffers(here: Evidence) -> Iterator[Figure]:
     for tree in (PATCHED, STOCK):
         largest = max(event["layer_buffers_mib"] for event in here.events(tree, "dense", "prompt"))
         yield Figure((largest > 0) == (tree == STOCK), f"{tree} {largest:,} MiB")
 
 
-def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Device memory grows by a chunk's activations and then stays constant; that of stock keeps growing."""
+def flat(here: Evidence) -> Iterator[Figure]:
     for tree in (TILES, PATCHED, STOCK):
         start, *later = here.events(tree, "dense", "used_mib")
         warm = [event["used_mib"] for event in later if event.get("prompt", 0) >= WARM or "prefill" in event]
@@ -137,8 +130,7 @@ def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
         yield Figure(holds, f"{tree} {since_start:+,} MiB since the start, {since_warm:+,} since {WARM:,} tokens")
 
 
-def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
-    """Device memory at its peak exceeds the budget by no more than with a bf16 cache."""
+def sizing(here: Evidence, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
     (auto,) = here.events(STOCK, control, "peak_minus_budget_mib")
     limit = auto["peak_minus_budget_mib"] + SLACK_MIB
     whole = here.events(STOCK, control, "prompt")[-1]["prompt"] == 131000
@@ -153,16 +145,14 @@ def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, 
         yield Figure(holds=None, text=" ".join([tree, *peaks, *died]))
 
 
-def prefill(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
-    """A long prompt takes hardly longer than with the cache dequantized in one piece."""
+def prefill(here: Evidence, probe: str) -> Iterator[Figure]:
     tiles, whole = (middle(here.events(tree, probe, "prefill")[0]["tokens_per_s"]) for tree in (TILES, PATCHED))
     text = f"tiles {tiles:,.0f} tokens/s, in one piece {whole:,.0f}: {tiles / whole:.3f}"
     yield Figure(tiles >= PREFILL * whole, text)
 
 
-def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Figure]:
-    """Decoding reaches this share of a stock release's speed, at each context and batch."""
-    there = of_series(runs, series)
+def decode(here: Evidence, series: str, share: float) -> Iterator[Figure]:
+    there = here.of_series(series)
     points = [
         {(e["context"], e["batch"]): middle(e["tokens_per_s"]) for e in one.events(tree, "decode", "batch")}
         for one, tree in ((here, PATCHED), (there, STOCK))
@@ -175,8 +165,7 @@ def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Fi
         yield Figure(ours >= share * theirs, f"{text} ({ours / theirs:.3f})")
 
 
-def upstream(here: Evidence, _: Runs, tree: str, probe: str = "upstream") -> Iterator[Figure]:
-    """All of upstream's tests pass."""
+def upstream(here: Evidence, tree: str, probe: str = "upstream") -> Iterator[Figure]:
     for one in (tree, STOCK):
         (found,) = here.events(one, probe, "tests")
         passed = found["tests"] - found["failed"] - found["skipped"]

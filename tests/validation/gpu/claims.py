@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks
 from tests.validation.gpu.checks import FAMILIES
-from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
 from tests.validation.gpu.speculation import FAST, SPECULATION
@@ -30,6 +30,20 @@ PACES = (("", ">=0.21", decode_checks.USUAL), ("-0.20", NO_HYBRID, decode_checks
 """What decoding has to reach, by release."""
 LARGE_PAGES = ">=0.26"
 
+LOCKED, UNKNOWN = "Workspace is locked", "Unknown TurboQuant cache dtype: 'auto'"
+DEATHS = (
+    ("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", "hybrid", "NotImplementedError"),
+    ("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", "hybrid", LOCKED),
+    ("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", "dense", LOCKED),
+    ("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", "prefix", LOCKED),
+    ("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", "hybrid", UNKNOWN),
+    ("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", "ngram", LOCKED),
+    ("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", "ngram",
+     "during CUDA graph capture"),
+    ("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", "ngram", UNKNOWN),
+)  # fmt: skip
+"""With what error stock dies of a probe."""
+
 QUANTIZED = tuple(f"{family} tq{chunk}" for family in FAMILIES for chunk in ("", " 128"))
 DENSE = {name: (STOCK, name) for name in ("dense tq", "dense tq 128")}
 TILED = {name: (PATCHED, name) for family in FAMILIES for name in (f"{family} tq", f"{family} tq 8192")}
@@ -47,7 +61,7 @@ def _on(
     """Make the same claim about several trees, each with its own id."""
     suffixes = {PATCHED: "", STOCK: "", TILES: "-tiles"}
     return [
-        Claim(name + suffixes[tree], f"{tree}: {says}", releases, scenario, tree, partial(check, tree=tree, **fixed))
+        Claim(name + suffixes[tree], f"{tree}: {says}", releases, scenario, partial(check, tree=tree, **fixed))
         for tree in trees
     ]
 
@@ -55,7 +69,7 @@ def _on(
 def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
     """Make a claim about `vpatch plan` for each scenario with models of full size."""
     return [
-        Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
+        Claim(f"{scenario}-{name}", says, ALL, scenario, partial(planned.check, scenario=scenario, rows=rows))
         for scenario in WHOLE
     ]
 
@@ -63,27 +77,17 @@ def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
 def _decode(
     name: str, says: str, scenario: str, check: Callable[..., Iterator[Figure]], releases: str = ALL, **fixed: Any
 ) -> Claim:
-    """Make a claim about `turboquant-decode`."""
-    return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, DECODE, partial(check, **fixed))
+    return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, partial(check, **fixed))
 
 
 def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed: Any) -> Claim:
-    """Make a claim about `vpatch run`."""
     scenario = "run-start" if name.startswith("start") else "run"
-    return Claim(f"run-{name}", f"vpatch run: {says}", ALL, scenario, FARM, partial(check, **fixed))
+    return Claim(f"run-{name}", f"vpatch run: {says}", ALL, scenario, partial(check, **fixed))
 
 
 CLAIMS: tuple[Claim, ...] = (
-    *_on("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="NotImplementedError"),
-    *_on("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="Workspace is locked"),
-    *_on("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", checks.dies, (STOCK,),
-         probe="dense", of="Workspace is locked"),
-    *_on("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", checks.dies,
-         (STOCK,), probe="prefix", of="Workspace is locked"),
-    *_on("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", checks.dies, (STOCK,),
-         probe="hybrid", of="Unknown TurboQuant cache dtype: 'auto'"),
+    *(claim for name, says, releases, scenario, probe, error in DEATHS[:5]
+      for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("hybrid-served", "serves a hybrid model, with CUDA graphs", ALL, "serves", checks.serves, probe="hybrid"),
     *_on("hybrid-layout", "blocks and tokens of a hybrid's KV cache are those of stock 0.21", NO_HYBRID, "serves",
          checks.layout, probe="hybrid"),
@@ -91,40 +95,39 @@ CLAIMS: tuple[Claim, ...] = (
     *_on("prefix-served", "goes on from a cached prefix without chunked prefill", ALL, "serves", checks.serves,
          (TILES,), probe="prefix"),
     Claim("untouched-answers", "bf16 cache, dense: log-probabilities are those of stock, exactly", ALL, "quality",
-          PATCHED, partial(checks.same, probes=("dense auto",))),
+          partial(checks.same, probes=("dense auto",))),
     Claim("untouched-answers-hybrid", "bf16 cache, hybrid: log-probabilities are those of stock, exactly",
-          REPRODUCIBLE, "quality", PATCHED, partial(checks.same, probes=("hyb auto",))),
-    Claim("same-answers", "TurboQuant: log-probabilities are those of stock, exactly", UNRESERVED, "quality", PATCHED,
+          REPRODUCIBLE, "quality", partial(checks.same, probes=("hyb auto",))),
+    Claim("same-answers", "TurboQuant: log-probabilities are those of stock, exactly", UNRESERVED, "quality",
           partial(checks.same, probes=QUANTIZED)),
     *_on("near-answers", f"TurboQuant, dense: mean difference to stock at most {checks.NOISE}", NO_HYBRID, "quality",
          checks.close, (PATCHED,), probes=DENSE, bound=checks.NOISE),
-    *_on("quantized-answers", "mean difference between TurboQuant and bf16 as known", ALL, "quality",
-         checks.quantized),
+    *_on("quantized-answers", "mean difference between TurboQuant and bf16 as known", ALL, "quality", checks.quantized),
     *_on("answers", f"mean difference to dequantizing in one piece at most {checks.ABOUT} times what another attention "
          f"kernel makes, or of {checks.NOISE}", ALL, "quality", checks.within_noise, (TILES,), probes=TILED),
     Claim("head", "FP8 heads load, mean difference to themselves dequantized at most 0.25 (block), 0.18", ALL,
-          "heads", PATCHED, checks.heads),
-    Claim("head-shifted", f"block scales one block off come to more than {checks.SHIFTED}", ALL, "heads", PATCHED,
+          "heads", checks.heads),
+    Claim("head-shifted", f"block scales one block off come to more than {checks.SHIFTED}", ALL, "heads",
           checks.shifted),
-    Claim("head-refused", "stock does not load a head with block scales", ALL, "heads", STOCK, checks.refused_heads),
+    Claim("head-refused", "stock does not load a head with block scales", ALL, "heads", checks.refused_heads),
     *_on("upstream", "upstream's TurboQuant tests pass", NO_HYBRID, "upstream", checks.upstream),
-    Claim("layer-buffers", "no layer has dequantization buffers, as each of stock's has", NO_HYBRID, "dense", PATCHED,
+    Claim("layer-buffers", "no layer has dequantization buffers, as each of stock's has", NO_HYBRID, "dense",
           checks.layer_buffers),
     Claim("flat-memory", f"tiles: at most {checks.FULL_CHUNK_MIB} MiB more in use since the start, and "
           f"{checks.SLACK_MIB} since the first {checks.WARM:,} tokens; stock: more than {checks.GROWTH_MIB:,}",
-          NO_HYBRID, "dense", TILES, checks.flat),
+          NO_HYBRID, "dense", checks.flat),
     Claim("sizing", f"131,000 tokens: peak over the budget at most bf16's and {checks.SLACK_MIB} MiB", ALL, "sizing",
-          TILES, partial(checks.sizing, ours="long tq", control="long auto", beside=(PATCHED, STOCK))),
-    Claim("sizing-eager", "the same without CUDA graphs", ALL, "eager", TILES,
+          partial(checks.sizing, ours="long tq", control="long auto", beside=(PATCHED, STOCK))),
+    Claim("sizing-eager", "the same without CUDA graphs", ALL, "eager",
           partial(checks.sizing, ours="long tq eager", control="long auto eager")),
     Claim("prefill-dense", f"65,000 tokens, dense: at least {checks.PREFILL} of the speed in one piece", ALL, "dense",
-          TILES, partial(checks.prefill, probe="dense")),
+          partial(checks.prefill, probe="dense")),
     Claim("prefill-hybrid", f"65,000 tokens, hybrid: at least {checks.PREFILL} of the speed in one piece", ALL,
-          "sizing", TILES, partial(checks.prefill, probe="long tq")),
-    Claim("decode", f"decoding at least {checks.DECODE} of stock's speed", NO_HYBRID, "decode", PATCHED,
+          "sizing", partial(checks.prefill, probe="long tq")),
+    Claim("decode", f"decoding at least {checks.DECODE} of stock's speed", NO_HYBRID, "decode",
           partial(checks.decode, series="0.20", share=checks.DECODE)),
     Claim("decode-0.21", f"decoding at least {checks.DECODE_BESIDE_021} of the speed of stock 0.21, which has #40941",
-          NO_HYBRID, "decode", PATCHED, partial(checks.decode, series="0.21", share=checks.DECODE_BESIDE_021)),
+          NO_HYBRID, "decode", partial(checks.decode, series="0.21", share=checks.DECODE_BESIDE_021)),
     *_on("counts-stock", "requests read accepted counts of others", BLOCKING, "counts", draft_checks.counted, (STOCK,),
          probe="counts", wrong=True),
     *_on("counts-early-stock", "the same, if counts arrive before rows move", RACING, "counts", draft_checks.counted,
@@ -137,19 +140,15 @@ CLAIMS: tuple[Claim, ...] = (
          f"{draft_checks.BEYOND} times the noise", MARGIN, "prefix", draft_checks.continued, (STOCK,), wrong=True),
     *_on("continued", f"the same at most {checks.ABOUT} times the noise", SYNTHETIC, "prefix", draft_checks.continued,
          (PATCHED,), wrong=False),
-    *_on("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="Workspace is locked"),
-    *_on("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="during CUDA graph capture"),
-    *_on("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", checks.dies, (STOCK,),
-         probe="ngram", of="Unknown TurboQuant cache dtype: 'auto'"),
+    *(claim for name, says, releases, scenario, probe, error in DEATHS[5:]
+      for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",
          draft_checks.repeated, (STOCK,), probe="ngram", wrong=True),
     Claim("ngram-workspace", "turboquant-workspace alone: refuses n-gram drafts, and names turboquant-mtp", "==0.21.0",
-          "ngram", WORKSPACE, partial(checks.dies, tree=WORKSPACE, probe="ngram workspace", of="turboquant-mtp")),
+          "ngram", partial(checks.dies, tree=WORKSPACE, probe="ngram workspace", of="turboquant-mtp")),
     *_on("ngram", "TurboQuant with n-gram drafts: the tokens without, exactly", ALL, "ngram", draft_checks.repeated,
          (PATCHED,), probe="ngram", wrong=False),
-    Claim("ngram-compiled", "the same with torch.compile: all tokens as constructed", ALL, "ngram", PATCHED,
+    Claim("ngram-compiled", "the same with torch.compile: all tokens as constructed", ALL, "ngram",
           partial(draft_checks.constructed, tree=PATCHED, probe="ngram compiled")),
     *_on("mtp-stock", f"TurboQuant with MTP, eager: mean difference to no speculation over {draft_checks.BEYOND} times "
          "the noise", ">=0.21,<0.25", "mtp", draft_checks.drafted, (STOCK,), probes=("mtp eager",), wrong=True),
@@ -158,18 +157,17 @@ CLAIMS: tuple[Claim, ...] = (
     *_on("mtp", f"TurboQuant with MTP: mean difference to no speculation at most {checks.ABOUT} times the noise",
          SYNTHETIC, "mtp", draft_checks.drafted, (PATCHED,), probes=("mtp", "mtp eager"), wrong=False),
     Claim("mtp-compiled", "the same with torch.compile, to no speculation with torch.compile", SYNTHETIC, "mtp",
-          PATCHED, draft_checks.compiled),
+          draft_checks.compiled),
     Claim("soak", "32 clients, MTP, prefix caching, TurboQuant, tiles, no decode left out of a step: no answer lost",
-          SYNTHETIC, "soak", TILES, draft_checks.soaked),
+          SYNTHETIC, "soak", draft_checks.soaked),
     Claim("soak-answers", f"the same: mean difference to no speculation at most {checks.ABOUT} times the noise of "
-          "chunks", SYNTHETIC, "soak", TILES, draft_checks.soaked_answers),
+          "chunks", SYNTHETIC, "soak", draft_checks.soaked_answers),
     *(Claim(f"unslowed-{model}-{what}", f"{kind}, {model}, no speculation: {what} at least {draft_checks.PRICE} of "
-            "stock's speed", releases, "speed", PATCHED,
-            partial(draft_checks.unslowed, probe=f"speed {model}", what=what))
+            "stock's speed", releases, "speed", partial(draft_checks.unslowed, probe=f"speed {model}", what=what))
       for model, kind, releases in (("hybrid", "bf16", ALL), ("dense", "TurboQuant", ">=0.21"))
       for what in ("prefill", "decode")),
     Claim("unslowed-new-prompts", f"TurboQuant, dense: new prompts alone in their step at least {draft_checks.PRICE} "
-          "of stock's speed", ">=0.21", "new-prompts", PATCHED,
+          "of stock's speed", ">=0.21", "new-prompts",
           partial(draft_checks.unslowed, probe="new prompts", what="prefill")),
     *(_decode(name, f"batch {batch} at 16K: at least {stock} times the tokens/s of stock TurboQuant, and {bf16} times "
               "those of a bf16 cache", "fast-decode", decode_checks.faster, releases, batch=batch, context=16384,
@@ -229,8 +227,8 @@ def verdicts(runs: Runs) -> list[Verdict]:
         for release, here in runs.items()
     }
     return [
-        judge(claim, release, runs)
+        judge(claim, here)
         for claim in CLAIMS
-        for release in runs
+        for release, here in runs.items()
         if claim.is_about(release) and claim.scenario not in unasked[release]
     ]

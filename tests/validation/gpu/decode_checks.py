@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.validation.gpu import draft_checks
 from tests.validation.gpu.checks import ABOUT, FAMILIES, NOISE
 from tests.validation.gpu.engines import DECODE, PATCHED, STOCK
-from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Unfit, middle
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What decoding at 16K has to reach on some releases.
+class Bounds(NamedTuple):
+    """What decoding at 16K has to reach on some releases: tokens/s as multiples of stock TurboQuant's and of bf16's.
 
-    Attributes:
-        stock: tokens/s, as a multiple of stock TurboQuant's; it stays below what an H200 reached.
-        bf16: the same of a bf16 cache's.
-        busy_stock: the most GPU time of a step of one request, as a multiple of stock TurboQuant's. Such a step takes 2
-            ms. The host's time in it is not steady, so tokens/s say little.
+    busy_stock: the most GPU time of a step of one request, as a multiple of stock TurboQuant's. Such a step takes 2 ms.
+        The host's time in it is not steady, so tokens/s say little.
     """
 
     stock: float
@@ -71,32 +67,28 @@ def draft_speeds(here: Evidence, tree: str) -> dict[int, float]:
     }
 
 
-def faster(here: Evidence, _: Runs, batch: int, context: int, over_stock: float, over_bf16: float) -> Iterator[Figure]:
-    """Decoding reaches these multiples of the speed of stock TurboQuant and of a bf16 cache."""
+def faster(here: Evidence, batch: int, context: int, over_stock: float, over_bf16: float) -> Iterator[Figure]:
     ours, stock, bf16 = _of_shape(speeds(here), (batch, context))
     yield Figure(holds=None, text=f"{ours:,.0f} tokens/s")
     yield Figure(ours >= over_stock * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
     yield Figure(ours >= over_bf16 * bf16, f"bf16 {bf16:,.0f} ({ours / bf16:.2f} x)")
 
 
-def busy_alone(here: Evidence, _: Runs, context: int, over_stock: float) -> Iterator[Figure]:
-    """The GPU's time in a step of one request is at most these multiples of stock TurboQuant's and of bf16's."""
+def busy_alone(here: Evidence, context: int, over_stock: float) -> Iterator[Figure]:
     ours, stock, bf16 = _of_shape(busy(here), (1, context))
     yield Figure(holds=None, text=f"{ours:.2f} ms")
     yield Figure(ours <= over_stock * stock, f"stock {stock:.2f} ({ours / stock:.2f} x)")
     yield Figure(ours <= BUSY_BF16 * bf16, f"bf16 {bf16:.2f} ({ours / bf16:.2f} x)")
 
 
-def busy_short(here: Evidence, _: Runs, batches: tuple[int, ...], context: int) -> Iterator[Figure]:
-    """At a short context, the GPU's time in a step is below stock TurboQuant's, and close to a bf16 cache's."""
+def busy_short(here: Evidence, batches: tuple[int, ...], context: int) -> Iterator[Figure]:
     for batch in batches:
         ours, stock, bf16 = _of_shape(busy(here), (batch, context))
         yield Figure(ours < stock, f"batch {batch}: {ours:.2f} ms, stock {stock:.2f} ({ours / stock:.2f} x)")
         yield Figure(ours <= SHORT_BF16 * bf16, f"bf16 {bf16:.2f} ({ours / bf16:.2f} x)")
 
 
-def warm(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """No kernel of the overlay is compiled once the engine is ready."""
+def warm(here: Evidence) -> Iterator[Figure]:
     (found,) = here.events(DECODE, "decoding tq", "compiled_while_serving")
     compiled = found["compiled_while_serving"]
     own = sorted(OWN_KERNELS.intersection(compiled))
@@ -104,15 +96,13 @@ def warm(here: Evidence, _: Runs) -> Iterator[Figure]:
     yield Figure(holds=None, text=f"vLLM's: {', '.join(sorted({*compiled} - OWN_KERNELS)) or 'none'}")
 
 
-def answered(here: Evidence, runs: Runs, probe: str) -> Iterator[Figure]:
-    """The tokens with n-gram drafts are those that the checkpoint was made to answer, and those without drafts."""
-    yield from draft_checks.repeated(here, runs, DECODE, probe, wrong=False, plain="fast ngram plain")
-    right = all(figure.holds for figure in draft_checks.constructed(here, runs, DECODE, probe))
+def answered(here: Evidence, probe: str) -> Iterator[Figure]:
+    yield from draft_checks.repeated(here, DECODE, probe, wrong=False, plain="fast ngram plain")
+    right = all(figure.holds for figure in draft_checks.constructed(here, DECODE, probe))
     yield Figure(right, "all right" if right else "not all right")
 
 
-def drafts(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Answers with drafts are faster than by the slow form, and than without speculation on either tree."""
+def drafts(here: Evidence) -> Iterator[Figure]:
     slow, fast = (draft_speeds(here, tree) for tree in (PATCHED, DECODE))
     without = max(slow[0], fast[0])
     yield Figure(holds=None, text=f"no speculation {without:,.0f} tokens/s")
@@ -122,7 +112,7 @@ def drafts(here: Evidence, _: Runs) -> Iterator[Figure]:
                      f"{text} {slow[count]:,.0f} ({fast[count] / slow[count]:.2f} x)")  # fmt: skip
 
 
-def near(here: Evidence, _: Runs) -> Iterator[Figure]:
+def near(here: Evidence) -> Iterator[Figure]:
     """Log-probabilities differ from those of vLLM's kernels by about as much as rounding makes.
 
     That is what another order of sums in vLLM's decode kernel makes, or another version of FlashAttention, whichever is

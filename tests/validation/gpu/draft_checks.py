@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.validation.gpu.checks import ABOUT
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES
-from tests.validation.gpu.evidence import Evidence, Figure, Runs, Unfit
+from tests.validation.gpu.evidence import Evidence, Figure, Unfit
 
 STEPS = 500
 BEYOND = 3.0
@@ -17,17 +17,16 @@ PRICE = 0.99
 """Share of stock's speed, as the median of turns that both took one after the other."""
 
 
-def counted(here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
-    """Each request reads the accepted count that its own previous step left."""
+def counted(here: Evidence, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
     (found,) = here.events(tree, probe, "mismatches")
     enough = found["steps"] >= STEPS and len(found["accepted"]) > 2
-    yield Figure(enough, f"{probe}: {found['steps']:,} steps, {found['rows']:,} counts from {_span(found['accepted'])}")
+    span = f"{min(found['accepted'])} to {max(found['accepted'])}"
+    yield Figure(enough, f"{probe}: {found['steps']:,} steps, {found['rows']:,} counts from {span}")
     amount = f"{found['mismatches']:,} of another request, in {found['wrong_steps']:,} steps"
     yield Figure((found["mismatches"] > 0) == wrong, amount)
 
 
-def continued(here: Evidence, _: Runs, tree: str, *, wrong: bool) -> Iterator[Figure]:
-    """The next turn of a conversation has the log-probabilities of an engine that caches no prefixes."""
+def continued(here: Evidence, tree: str, *, wrong: bool) -> Iterator[Figure]:
     noise = _noise(here, STOCK, "prefix plain", f"prefix uncached, {STOCK}")
     yield Figure(holds=None, text=f"noise {noise:.3f}")
     cached = [event["cached"] for event in here.events(tree, "prefix mtp", "conversation")]
@@ -37,10 +36,7 @@ def continued(here: Evidence, _: Runs, tree: str, *, wrong: bool) -> Iterator[Fi
         yield _judged(gap, noise, wrong=wrong and part == "second", text=f"{part} turn")
 
 
-def repeated(
-    here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool, plain: str = "ngram plain"
-) -> Iterator[Figure]:
-    """The tokens with n-gram drafts are those of the same engine without."""
+def repeated(here: Evidence, tree: str, probe: str, *, wrong: bool, plain: str = "ngram plain") -> Iterator[Figure]:
     without, drafts = (
         {event["repetition"]: event for event in here.events(tree, name, "repetition")} for name in (plain, probe)
     )
@@ -52,14 +48,12 @@ def repeated(
     yield Figure(bool(different) == wrong, text)
 
 
-def constructed(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
-    """The tokens are those that the checkpoint was made to answer."""
+def constructed(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
     for event in here.events(tree, probe, "repetition"):
         yield Figure(event["right"] == event["ids"] > 0, f"{event['repetition']}: {event['right']} of {event['ids']}")
 
 
-def compiled(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Log-probabilities with MTP and torch.compile are those of the same tokens with torch.compile alone."""
+def compiled(here: Evidence) -> Iterator[Figure]:
     noise = _noise(here, PATCHED, "mtp plain", f"mtp synchronous, {PATCHED}")
     yield Figure(holds=None, text=f"noise {noise:.3f}")
     gap = _replayed(here, PATCHED, "mtp compiled plain", f"mtp compiled, {PATCHED}", "answer")
@@ -68,7 +62,6 @@ def compiled(here: Evidence, _: Runs) -> Iterator[Figure]:
 
 def drafted(
     here: Evidence,
-    _: Runs,
     tree: str,
     probes: tuple[str, ...],
     *,
@@ -88,14 +81,13 @@ def drafted(
         yield _judged(gap, noise, wrong=wrong, text=probe)
 
 
-def soaked(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """No answer is lost."""
+def soaked(here: Evidence) -> Iterator[Figure]:
     (found,) = here.events(TILES, "soak", "soak_s")
     text = f"{found['answers']:,} of {found['asked']:,} answers in {found['soak_s']} s, {found['tokens']:,} tokens"
     yield Figure(found["answers"] == found["asked"] > 0, f"{text}, at most {found['most_at_once']} at once")
 
 
-def soaked_answers(here: Evidence, _: Runs) -> Iterator[Figure]:
+def soaked_answers(here: Evidence) -> Iterator[Figure]:
     """Each answer of the soak has the log-probabilities of the same tokens without speculation.
 
     The noise is that of chunks and batches alone. The control, without prefix caching and asynchronous scheduling,
@@ -113,8 +105,7 @@ def soaked_answers(here: Evidence, _: Runs) -> Iterator[Figure]:
     yield Figure(holds=None, text=f"one of 100 tokens over {gap['p99']:.2f}")
 
 
-def unslowed(here: Evidence, _: Runs, probe: str, what: str) -> Iterator[Figure]:
-    """Without speculation, prefill or decoding is as fast as on stock."""
+def unslowed(here: Evidence, probe: str, what: str) -> Iterator[Figure]:
     (ours,), (theirs,) = (here.events(tree, probe, "decode_per_s") for tree in (PATCHED, STOCK))
     mine = ours[f"{what}_per_s"]
     shares = sorted(a / b for a, b in zip(mine, theirs[f"{what}_per_s"], strict=True))
@@ -140,7 +131,3 @@ def _replayed(here: Evidence, tree: str, plain: str, of: str, part: str) -> Mapp
     if not found:
         raise Unfit(f"{of}: no answer was decoded again")
     return found[0]
-
-
-def _span(accepted: Mapping[str, int]) -> str:
-    return f"{min(accepted)} to {max(accepted)}"

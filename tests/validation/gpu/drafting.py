@@ -85,7 +85,6 @@ def converse(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
 
 
 def answer(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
-    """Answer prompts of these lengths side by side."""
     asks = [Ask(f"r{i}", tuple(prompt(n, seed=i)["prompt_token_ids"]), ANSWERED) for i, n in enumerate(lengths)]
     found = _answers(llm, asks, spec)
     say(answers=len(found), asked=len(asks))

@@ -8,8 +8,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from tests.validation.gpu.families import FAMILIES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.models import DUMMY
 
 TQ = "turboquant_4bit_nc"
@@ -66,7 +65,6 @@ class Probe:
         return int(self.engine.get("max_num_batched_tokens", CHUNK))
 
     def says_something_of(self, release: str) -> bool:
-        """Whether to run it on a release."""
         return SpecifierSet(self.releases).contains(release)
 
 

@@ -35,23 +35,23 @@ class Figure:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results of all runs of one release. If a probe ran twice, the later run counts."""
+    """Results of all runs of one release. If a probe ran twice, the later run counts.
+
+    runs: the evidence of every release, for claims that compare two.
+    """
 
     release: str
     scenarios: frozenset[str] = frozenset()
     results: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     compared: Sequence[Mapping[str, Any]] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, Evidence] = field(default_factory=dict, repr=False)
 
     def result(self, tree: str, probe: str) -> Mapping[str, Any]:
         """Return a probe's result.
 
         Raises:
-            Missing: the tree could not be made.
             Unfit: the probe has no result.
         """
-        if tree in self.missing:
-            raise Missing(self.missing[tree])
         if (tree, probe) not in self.results:
             raise Unfit(f"{probe}, {tree}: no result")
         return self.results[tree, probe]
@@ -60,8 +60,7 @@ class Evidence:
         """Return a probe's events that have a key.
 
         Raises:
-            Missing: as `result`.
-            Unfit: it has no such event.
+            Unfit: it has no result, or no such event.
         """
         result = self.result(tree, probe)
         found = [event for event in result["events"] if key in event]
@@ -73,7 +72,7 @@ class Evidence:
         """Return the differences between two probes' log-probabilities, for each prompt and part of it.
 
         Raises:
-            Missing, Unfit: as `events`; or a prompt of both probes was not compared.
+            Unfit: one has no result, or a prompt of both was not compared.
         """
         lengths = set(_logprobs(probe)) & set(_logprobs(to_probe))
         for one in ((tree, probe), (to_tree, to_probe)):
@@ -81,20 +80,30 @@ class Evidence:
         key = {"tree": tree, "probe": probe, "to_tree": to_tree, "to_probe": to_probe}
         found = [gap for gap in self.compared if key.items() <= gap.items()]
         if lengths - {gap["length"] for gap in found}:
-            told = self.result(tree, probe)["error"] or self.result(to_tree, to_probe)["error"]
-            raise Unfit(f"{probe}, {tree}: {told or 'prompts were not compared'}")
+            error = self.result(tree, probe)["error"] or self.result(to_tree, to_probe)["error"]
+            raise Unfit(f"{probe}, {tree}: {error or 'prompts were not compared'}")
         return found
+
+    def of_series(self, series: str) -> Evidence:
+        """Return the evidence of the other release that a claim compares with.
+
+        Raises:
+            Missing: no run of that release.
+        """
+        for release, evidence in self.runs.items():
+            if SpecifierSet(f"=={series}.*").contains(release):
+                return evidence
+        raise Missing(f"it compares with {series}, of which there is no run")
 
 
 Runs = Mapping[str, Evidence]
-Check = Callable[[Evidence, Runs], Iterable[Figure]]
+Check = Callable[[Evidence], Iterable[Figure]]
 
 
 @dataclass(frozen=True)
 class Claim:
     """A claim about some releases.
 
-    tree: the tree that it is about; if that could not be made, the claim is skipped.
     scenario: the scenario whose results it needs.
     """
 
@@ -102,11 +111,9 @@ class Claim:
     says: str
     releases: str
     scenario: str
-    tree: str
     check: Check
 
     def is_about(self, release: str) -> bool:
-        """Whether the claim covers a release."""
         return SpecifierSet(self.releases).contains(release)
 
 
@@ -120,22 +127,18 @@ class Verdict:
     figures: str
 
 
-def judge(claim: Claim, release: str, runs: Runs) -> Verdict:
-    """Check a claim against the evidence."""
-    here = runs[release]
+def judge(claim: Claim, here: Evidence) -> Verdict:
     if claim.scenario not in here.scenarios:
-        return Verdict(claim, release, SKIPPED, f"scenario {claim.scenario} was not asked for")
-    if claim.tree in here.missing:
-        return Verdict(claim, release, SKIPPED, here.missing[claim.tree])
+        return Verdict(claim, here.release, SKIPPED, f"scenario {claim.scenario} was not asked for")
     try:
-        figures = list(claim.check(here, runs))
+        figures = list(claim.check(here))
     except Missing as missing:
-        return Verdict(claim, release, SKIPPED, str(missing))
+        return Verdict(claim, here.release, SKIPPED, str(missing))
     except Unfit as unfit:
-        return Verdict(claim, release, BROKEN, str(unfit))
+        return Verdict(claim, here.release, BROKEN, str(unfit))
     judged = [figure.holds for figure in figures if figure.holds is not None]
     state = HOLDS if judged and all(judged) else BROKEN
-    return Verdict(claim, release, state, "; ".join(figure.text for figure in figures))
+    return Verdict(claim, here.release, state, "; ".join(figure.text for figure in figures))
 
 
 def read(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -155,25 +158,12 @@ def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
             before.scenarios | set(run["scenarios"]),
             {**before.results, **results},
             [*(gap for gap in before.compared if gap["probe"] not in anew), *run["compared"]],
-            run["missing"],
+            found,
         )
     return found
 
 
-def of_series(runs: Runs, series: str) -> Evidence:
-    """Return the evidence of the other release that a claim compares with.
-
-    Raises:
-        Missing: no run of that release.
-    """
-    for release, evidence in runs.items():
-        if SpecifierSet(f"=={series}.*").contains(release):
-            return evidence
-    raise Missing(f"it compares with {series}, of which there is no run")
-
-
 def middle(rates: Sequence[float]) -> float:
-    """Return the median of repeated timings."""
     return float(median(rates))
 
 

@@ -1,7 +1,11 @@
-"""Checkpoints of real shape without weights, from the configs that `vpatch plan` records.
+"""Checkpoints of published shapes, without weights.
 
-Each has the parts of a processor that vLLM needs for its largest image: a tokenizer of bytes, and the sizes in the
-Qwen3.5 and Qwen3.6 checkpoints' preprocessor_config.json and video_preprocessor_config.json.
+Those of full size are made of the configs that `vpatch plan` records. Each has the parts of a processor that vLLM needs
+for its largest image: a tokenizer of bytes, and the sizes in the Qwen3.5 and Qwen3.6 checkpoints'
+preprocessor_config.json and video_preprocessor_config.json.
+
+Those of families, in `families.json`, have the published widths and few layers. They show what a batch takes in each
+family, which does not depend on the number of layers. The first start of an engine compiles the model, and takes more.
 """
 
 from __future__ import annotations
@@ -51,8 +55,25 @@ def config(name: str) -> dict[str, Any]:
     }
 
 
+def _families() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the configs by group and folder; one is of a checkpoint of full size, with its first layers."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("families.json").read_text())
+    whole = config(FULL_SIZE["qwen3.6-27b"])
+    found["delta"]["qwen3.6-27b-text"] = whole | {"text_config": whole["text_config"] | {"num_hidden_layers": 4}}
+    usual = {"torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}
+    return {group: {name: usual | one for name, one in models.items()} for group, models in found.items()}
+
+
+GROUPS = _families()
+"""Families by their states: Gated DeltaNet's, others, or none."""
+FAMILIES = {name: one for models in GROUPS.values() for name, one in models.items()}
+AGAIN = ("qwen3-next-80b-a3b", "qwen3.6-27b-text", "gemma-3-27b", "llama-4-scout")
+"""Models that are started twice: the second time, the compiled code is in vLLM's cache."""
+
+
 def write(root: Path) -> None:
-    """Write every checkpoint's folder."""
+    for folder, one in FAMILIES.items():
+        write_config(root / folder, one)
     for folder, name in FULL_SIZE.items():
         made = config(name)
         write_config(root / folder, made)

@@ -49,7 +49,6 @@ def repeated(length: int, period: int = PERIOD, seed: int = 5) -> tuple[list[int
 
 
 def config_and_weights() -> tuple[Config, Weights]:
-    """Return the checkpoint's config and weights."""
     import torch
 
     generator = torch.Generator().manual_seed(11)

@@ -1,10 +1,10 @@
 """Small Qwen3 and Qwen3.5 checkpoints with the shapes that matter.
 
-`python tests/validation/gpu/models.py DIR [--configs]` writes them.
+`python tests/validation/gpu/models.py DIR` writes them.
 
 Those without weights are loaded with load_format=dummy: good for memory and speed, useless for answers. The others
 get random weights, scaled so that attention is peaked and every layer moves the residual stream: an error in the KV
-cache or in the head then shows in the log-probabilities. With --configs it writes config.json only and needs no torch.
+cache or in the head then shows in the log-probabilities.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ STRATEGIES = ("block", "channel", "tensor")
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write a checkpoint's config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
@@ -225,8 +224,4 @@ def write_drafting(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--configs" in sys.argv:
-        for model, model_config in (DUMMY | REAL).items():
-            write_config(Path(sys.argv[1], model), model_config)
-    else:
-        write_all(Path(sys.argv[1]))
+    write_all(Path(sys.argv[1]))

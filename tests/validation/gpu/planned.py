@@ -19,11 +19,10 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
 from vpatch.plan.memory import account
 
-from tests.validation.gpu import families
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, engine_arguments
-from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, gather, read
+from tests.validation.gpu.full_size import FAMILIES, FULL_SIZE
 from tests.validation.gpu.scenarios import SCENARIOS, WHOLE
 
 
@@ -41,8 +40,7 @@ Rows = Callable[[Evidence, str], Iterator[Row]]
 
 
 def model_named(name: str) -> Model:
-    """Return one of the models of full width."""
-    return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(families.config(name), name, name=name)
+    return load(FULL_SIZE[name]) if name in FULL_SIZE else model_of(FAMILIES[name], name, name=name)
 
 
 def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
@@ -105,7 +103,7 @@ def counted(here: Evidence, probe: str) -> Iterator[Row]:
     yield Row("CUDA graphs in the end", f"{taken:.2f}", "", None)
 
 
-def check(here: Evidence, _: Runs, scenario: str, rows: Rows) -> Iterator[Figure]:
+def check(here: Evidence, scenario: str, rows: Rows) -> Iterator[Figure]:
     """Every engine of a scenario that started agrees with its plan."""
     for asked in SCENARIOS[scenario]:
         probe, result = asked.name, here.result(PATCHED, asked.name)
@@ -125,7 +123,6 @@ def _within(what: str, size: int, likely: int, least: int, most: int) -> Row:
 
 
 def main(files: list[str]) -> None:
-    """Print every row of every engine."""
     for here in gather(read(map(Path, files))).values():
         for probe in (probe.name for name in WHOLE for probe in SCENARIOS[name]):
             if (PATCHED, probe) not in here.results:

@@ -28,7 +28,6 @@ BATCHES = (1, 8, 32)
 
 
 def say(**fields: Any) -> None:
-    """Print a fact."""
     sys.stdout.write("R " + json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -90,7 +89,6 @@ def scratch(llm: Any) -> dict[str, Any]:
 
 
 def worker_of(llm: Any) -> Any:
-    """Return the engine's one worker, in this process."""
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
 
@@ -218,7 +216,6 @@ def decode(llm: Any, lengths: list[int]) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Start the engine and run the steps."""
     if any(action == "account" for action, _ in spec["steps"]):
         os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"  # the log then shows how the counts came about
     before = used_by_all() if spec["budget_mib"] else 0

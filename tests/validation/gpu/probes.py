@@ -36,7 +36,6 @@ def run(probe: Probe, tree: Path) -> str:
 
 
 def main() -> None:
-    """Run them all."""
     for tree in map(Path, sys.argv[1:]):
         for probe in (probe for item in discover() for probe in item.overlay.probes):
             sys.stdout.write(run(probe, tree) + "\n")

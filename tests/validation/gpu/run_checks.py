@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.validation.gpu import checks
 from tests.validation.gpu.engines import FARM, TILES
-from tests.validation.gpu.evidence import Evidence, Figure, Runs
+from tests.validation.gpu.evidence import Evidence, Figure
 from tests.validation.gpu.running import AGAIN, DENSE, HYBRID, LOADED, ROUNDS, RUNNING, SERVED
 
 BEGUN_S = {"warm": 0.5, "cold": 3.0}
@@ -18,27 +18,19 @@ READY = 0.1
 """What an engine may take longer from then on than one after `vpatch apply`, as a share: it runs the same code."""
 
 
-def served(here: Evidence, runs: Runs) -> Iterator[Figure]:
-    """Every prompt is answered, from a KV cache with the blocks and tokens of `tiles`."""
-    yield from checks.serves(here, runs, FARM, SERVED)
-    ours, theirs = (
-        {**here.result(tree, SERVED), **here.events(tree, SERVED, "block_size")[0]} for tree in (FARM, TILES)
-    )
-    for name in ("block_size", "kv_blocks", "kv_tokens"):
-        mine, other = ours.get(name), theirs.get(name)
-        yield Figure(mine is not None and mine == other, f"{name} {mine}, tiles {other}")
+def served(here: Evidence) -> Iterator[Figure]:
+    yield from checks.serves(here, FARM, SERVED)
+    yield from checks.equal_layout(SERVED, (here, FARM), (here, TILES), "tiles")
 
 
-def equal(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Log-probabilities equal those of `tiles` exactly, as far as they are the same in two processes of `tiles`."""
+def equal(here: Evidence) -> Iterator[Figure]:
     for tree, name, as_name in ((TILES, AGAIN, HYBRID), (FARM, HYBRID, HYBRID), (FARM, DENSE, DENSE)):
         gaps = here.gaps(tree, name, TILES, as_name)
         tokens, largest = sum(gap["tokens"] for gap in gaps if gap["part"] != "last"), max(gap["max"] for gap in gaps)
         yield Figure(largest == 0, f"{name}, {tree}, {tokens:,} tokens: largest difference {largest:.4f}")
 
 
-def loaded(here: Evidence, _: Runs, scenario: str) -> Iterator[Figure]:
-    """Modules and compiled extensions come from the farm, and vLLM has called the receipt of what was asked for."""
+def loaded(here: Evidence, scenario: str) -> Iterator[Figure]:
     proven = [probe.name for probe in RUNNING[scenario] if FARM in probe.trees and LOADED in probe.steps]
     digests = set()
     for probe in proven:
@@ -60,7 +52,7 @@ def starts(here: Evidence) -> dict[str, list[tuple[float, float]]]:
     """Return when the process began and when its engine was ready, in seconds after the command, for each round.
 
     Raises:
-        Missing, Unfit: as `Evidence.events`.
+        Unfit: as `Evidence.events`.
     """
     ways = {"tiles": (TILES, "run start {}"), "warm": (FARM, "run start {}"), "cold": (FARM, "run start cold {}")}
     events = {
@@ -70,7 +62,7 @@ def starts(here: Evidence) -> dict[str, list[tuple[float, float]]]:
     return {way: [(one["entered_s"], one["ready_s"]) for one in found] for way, found in events.items()}
 
 
-def started(here: Evidence, _: Runs, way: str) -> Iterator[Figure]:
+def started(here: Evidence, way: str) -> Iterator[Figure]:
     """The process begins hardly later than that of `tiles`, and its engine is ready as soon from then on.
 
     The fastest of the starts count.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,42 +47,27 @@ def loaded(_: Any, __: Sequence[int], ___: Mapping[str, Any]) -> None:
 
     The receipt is not asked: it counts only if vLLM itself called it.
     """
-    files = dict(_files())
+    # Not by getattr, which makes lazy modules load.
+    found = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in sorted(sys.modules.items())}
+    files = {name: file for name, file in found.items() if file and name.partition(".")[0] == "vllm"}
     farm = Path(files["vllm"]).parents[1]
     manifest = farm / MANIFEST
-    told = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    made = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    opened = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor that listed them
+            opened.add(str(link.readlink()))
     extensions = [file for file in files.values() if file.endswith(".so")]
     say(
         modules=len(files),
         elsewhere=[f"{name}: {file}" for name, file in files.items() if not Path(file).is_relative_to(farm)],
-        extensions=[_below(farm, file) for file in extensions],
+        extensions=[
+            str(Path(file).relative_to(farm)) if Path(file).is_relative_to(farm) else file for file in extensions
+        ],
         linked=sum(not Path(file).resolve().is_relative_to(farm.resolve()) for file in extensions),
-        changed=[file for file in told.get("files", ()) if str(farm / file) in files.values()],
-        overlays=told.get("overlays"),
-        digest=told.get("digest"),
+        changed=[file for file in made.get("files", ()) if str(farm / file) in files.values()],
+        overlays=made.get("overlays"),
+        digest=made.get("digest"),
         asked=os.environ.get(ASKED),
-        held=HELD in _open(),
+        held=HELD in opened,
     )
-
-
-def _files() -> Iterator[tuple[str, str]]:
-    """Yield the names and files of vLLM's loaded modules."""
-    for name, module in sorted(sys.modules.items()):
-        # Not by getattr, which makes lazy modules load.
-        file = getattr(module, "__dict__", {}).get("__file__")
-        if file and name.partition(".")[0] == "vllm":
-            yield name, file
-
-
-def _open() -> set[str]:
-    """Return the paths of the files that this process has open."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor that listed them
-            found.add(str(link.readlink()))
-    return found
-
-
-def _below(farm: Path, file: str) -> str:
-    """Return a file's path below a folder; its whole path if it is elsewhere."""
-    return str(Path(file).relative_to(farm)) if Path(file).is_relative_to(farm) else file

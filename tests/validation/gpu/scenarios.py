@@ -19,8 +19,7 @@ from tests.validation.gpu.engines import (
     TRITON_DELTA_NET,
     Probe,
 )
-from tests.validation.gpu.families import AGAIN, DELTA, OTHERS, STATES
-from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.full_size import AGAIN, FULL_SIZE, GROUPS
 from tests.validation.gpu.models import STRATEGIES
 from tests.validation.gpu.running import RUNNING
 from tests.validation.gpu.speculation import SPECULATION
@@ -200,9 +199,9 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
-    "plan-delta": [probe for name in DELTA for probe in family(name)],
-    "plan-states": [probe for name in STATES for probe in family(name)],
-    "plan-others": [probe for name in OTHERS for probe in family(name)],
+    "plan-delta": [probe for name in GROUPS["delta"] for probe in family(name)],
+    "plan-states": [probe for name in GROUPS["states"] for probe in family(name)],
+    "plan-others": [probe for name in GROUPS["others"] for probe in family(name)],
     "fast-decode": [
         *paced("decoding", ((32, 16384), (8, 16384), (1, 16384), (32, 1024), (1, 1024)), requests=32),
     ],

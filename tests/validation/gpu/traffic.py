@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,10 @@ def run(llm: Any, feed: Feed, *, more: Callable[[], bool] = lambda: False) -> It
             continue
         for out in engine.step():
             if out.finished:
-                fresh.append(_answer(asked.pop(out.request_id), out))
+                ask, (one,) = asked.pop(out.request_id), out.outputs
+                ids = tuple(one.token_ids)
+                logprobs = tuple(row[token].logprob for token, row in zip(ids, one.logprobs, strict=True))
+                fresh.append(Answer(ask.name, ask.part, ask.prompt, ids, logprobs, out.num_cached_tokens or 0))
         yield from fresh
 
 
@@ -81,13 +84,6 @@ def parameters(tokens: int) -> Any:
         max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=1,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )  # fmt: skip
-
-
-def _answer(ask: Ask, out: Any) -> Answer:
-    (one,) = out.outputs
-    ids = tuple(one.token_ids)
-    logprobs = tuple(row[token].logprob for token, row in zip(ids, one.logprobs, strict=True))
-    return Answer(ask.name, ask.part, ask.prompt, ids, logprobs, out.num_cached_tokens or 0)
 
 
 def in_turn(asks: Sequence[Ask], at_once: int) -> Feed:
@@ -139,7 +135,6 @@ class Clients:
         return [self._next(client) for client in due]
 
     def more(self) -> bool:
-        """Whether a client will ask again."""
         return time.time() < self.end
 
     def _next(self, client: int) -> Ask:
@@ -153,7 +148,6 @@ class Clients:
 
 
 def append(file: Path, answer: Answer) -> None:
-    """Add an answer to a file."""
     with file.open("a") as stream:
         stream.write(json.dumps(asdict(answer)) + "\n")
 
@@ -167,11 +161,9 @@ class Tail:
 
     @property
     def ended(self) -> bool:
-        """Whether that process has ended."""
         return self.file.with_suffix(".ended").exists()
 
     def fresh(self) -> list[Answer]:
-        """Return the answers since the last call."""
         if not self.file.exists():
             return []
         with self.file.open() as stream:
@@ -179,9 +171,8 @@ class Tail:
             text = stream.read()
         whole = text[: text.rfind("\n") + 1]
         self.position += len(whole)
-        return [_read(json.loads(line)) for line in whole.splitlines()]
-
-
-def _read(fields: Mapping[str, Any]) -> Answer:
-    same: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    return Answer(**same)
+        found = []
+        for line in whole.splitlines():
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
+            found.append(Answer(**fields))
+        return found

@@ -38,13 +38,11 @@ class Trees:
     """Folders that hold a `vllm` and its dist-info, by the names of `scenarios.TREES`.
 
     overlays: by tree, the state of each overlay from `vpatch status`; those of a farm, from its own manifest.
-    missing: by tree, why it could not be made.
     """
 
     vllm: str
     folders: Mapping[str, Path]
     overlays: Mapping[str, Mapping[str, str]]
-    missing: Mapping[str, str]
 
 
 def installed() -> Path | None:
@@ -67,12 +65,8 @@ def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | 
     """
     listed = [item["id"] for item in _vpatch("list")["overlays"]]
     wanted: dict[str, list[Sequence[str]]] = {STOCK: [], PATCHED: [()]}
-    missing = {}
     for tree in (TILES, *(name for name in OPT_IN if name in extra)):
-        if OPT_IN[tree] in listed:
-            wanted[tree] = [(), ("--overlay", OPT_IN[tree])]
-        else:
-            missing[tree] = f"this vpatch has no overlay {OPT_IN[tree]}"
+        wanted[tree] = [(), ("--overlay", OPT_IN[tree])]
     if WORKSPACE in extra:
         wanted[WORKSPACE] = [("--overlay", SINGLE)]
     folders = {name: where / name for name in wanted}
@@ -82,19 +76,18 @@ def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | 
     def one(name: str) -> dict[str, str]:
         copy(site, folders[name])
         _vpatch("revert", str(folders[name]))  # the installed vLLM may be patched
-        for options in wanted[name]:
-            _vpatch("apply", str(folders[name]), *options)
-        return _states(folders[name], asked.get(name, []))
+        for chosen in wanted[name]:
+            _vpatch("apply", str(folders[name]), *chosen)
+        options = [word for overlay in asked.get(name, []) for word in ("--overlay", overlay)]
+        return {item["id"]: item["state"] for item in _vpatch("status", str(folders[name]), *options)["overlays"]}
 
     with ThreadPoolExecutor() as pool:
         states = dict(zip(wanted, pool.map(one, wanted), strict=True))
-    if FARM in extra and TILES in missing:
-        missing[FARM] = missing[TILES]
-    elif FARM in extra:
+    if FARM in extra:
         # Here rather than with the first probe: what vpatch refuses must not cost time on a GPU.
         folders[FARM] = folders[STOCK]
         states[FARM] = _run(folders[FARM], farms_of(farms or where / "farms"))
-    return Trees(version(site), folders, states, missing)
+    return Trees(version(site), folders, states)
 
 
 def search_path(tree: Path) -> str:
@@ -120,7 +113,6 @@ def copy(site: Path, tree: Path) -> None:
 
 
 def version(site: Path) -> str:
-    """Return the release of the vLLM in a folder."""
     return Distribution.at(_info(site)).version
 
 
@@ -129,11 +121,6 @@ def _info(site: Path) -> Path:
     if len(found) != 1:
         raise RuntimeError(f"{site}: expected one dist-info of vLLM, found {len(found)}")
     return found[0]
-
-
-def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
-    options = [word for name in asked for word in ("--overlay", name)]
-    return {item["id"]: item["state"] for item in _vpatch("status", str(tree), *options)["overlays"]}
 
 
 def _run(stock: Path, cache: Path) -> dict[str, str]:
@@ -150,7 +137,7 @@ def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
     ran = subprocess.run([*VPATCH, command, "--json", *arguments], capture_output=True, text=True, check=False)
     # `status` exits 1 if something needs attention, which the reader of the results decides
     if ran.returncode and (command != "status" or not ran.stdout):
-        told = (ran.stderr or ran.stdout).strip()[-2000:]
-        raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {told}")
+        why = (ran.stderr or ran.stdout).strip()[-2000:]
+        raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {why}")
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
