@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 
 import pytest
-from vpatch import AddFile, Contains, Defines, Not, ReplaceExpr
+from vpatch import AddFile, Contains, Defines, Lists, Not, ReplaceExpr
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Reach, Shape
 from vpatch.core.parse import Source
@@ -69,12 +69,25 @@ def test_a_broken_tree_is_drifted_and_names_every_file(data: bytes | None) -> No
 
 
 def test_a_missing_file_is_drift() -> None:
-    item = overlay(EDIT, merged=Contains("gone.py", "f", "b(1)"), absent=Not(Contains("gone.py", "f", "a(1)")))
+    item = overlay(EDIT, merged=Contains("gone.py", "f", "b(1)"), absent=Lists(FILE, "x", "y"))
 
     found = verdict(module("def f(): c\n"), item)
 
+    doubts = [("gone.py", "no such file"), (FILE, f"{FILE} assigns x 0 times")]
     assert found.state is State.DRIFTED
-    assert [(p.where, p.cause) for p in found.problems[1:]] == [("gone.py", "no such file")]
+    assert [(p.where, p.cause) for p in found.problems[1:]] == doubts
+
+
+@pytest.mark.parametrize(
+    ("when", "because"),
+    [
+        (HAS, "matches the 1.0 layout; 1 change to make"),
+        (LACKS, "vllm/m.py: does not match the 1.0 layout: vllm/m.py does not define q"),
+        (UNKNOWN, "vllm/m.py: does not match the 1.0 layout: gone.py: no such file"),
+    ],
+)
+def test_a_shape_matches_only_if_its_condition_holds(when: Predicate, because: str) -> None:
+    assert verdict(module(OLD), overlay(EDIT, when=when)).because == because
 
 
 def shape(name: str, *changes: str, file: str = FILE) -> Shape:

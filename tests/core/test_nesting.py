@@ -47,11 +47,12 @@ DEEP: dict[str, Callable[[int], str]] = {
     "an exception": lambda n: "try: pass\nexcept a" + ".a" * n + ": pass",
     "a case": lambda n: "match a:\n case b if a" + ".a" * n + ": pass",
     "elif": lambda n: "if a: pass\n" + "elif a: pass\n" * n,
+    "elif, a few": lambda n: "if a: pass\n" + "elif a: pass\n" * (n // 4),
     "formats": lambda n: "f'" + "{1:" * n + "}" * n + "'",
 }
 
 
-FIRST_KINDS = {"parentheses, never closed", "indents", "lambdas", "and", "a decorator", "a case", "elif", "formats"}
+FIRST_KINDS = {"parentheses, never closed", "indents", "lambdas", "and", "a decorator", "elif, a few", "formats"}
 
 
 @pytest.mark.parametrize("kind", [kind if kind in FIRST_KINDS else deep(kind) for kind in DEEP])

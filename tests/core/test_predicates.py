@@ -85,6 +85,8 @@ ANSWERS: list[tuple[Predicate, bool | None]] = [
 ]
 YES, NO, UNKNOWN = Defines(FILE, "C"), Defines(FILE, "D"), Takes(FILE, "D", "x")
 ANSWERS += [
+    (YES.means("words"), True),
+    (NO.means("words"), False),
     (Not(YES), False),
     (Not(NO), True),
     (Not(UNKNOWN), None),
