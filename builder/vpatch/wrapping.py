@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text, cut to at most `most` characters, the last three of them dots if it is longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def wrapped(text: str, width: int | None, indent: str = "", hanging: str = "") -> list[str]:
     """Break a text between words into lines of `width` columns; None: one line.
 

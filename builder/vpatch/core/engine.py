@@ -127,8 +127,11 @@ class Engine:
             problems, remarks = self._landing(one, files)
             wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
             notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
-        judged = [_with_problems(one, wrong, State.DRIFTED) for one in judged]
-        return tuple(_with_notes(one.verdict, notes) for one in judged)
+        verdicts = [_with_problems(one, wrong, State.DRIFTED).verdict for one in judged]
+        return tuple(
+            replace(one, parts=tuple(replace(part, notes=notes.get((one.id, part.name), ())) for part in one.parts))
+            for one in verdicts
+        )
 
     def _landing(
         self, judgement: Judgement, files: Workspace
@@ -215,7 +218,3 @@ def _with_problems(judgement: Judgement, problems: Mapping[_Part, list[Problem]]
 
     verdict = replace(judgement.verdict, parts=tuple(map(revised, judgement.verdict.parts)))
     return replace(judgement, verdict=verdict)
-
-
-def _with_notes(verdict: Verdict, notes: Mapping[_Part, tuple[str, ...]]) -> Verdict:
-    return replace(verdict, parts=tuple(replace(p, notes=notes.get((verdict.id, p.name), ())) for p in verdict.parts))

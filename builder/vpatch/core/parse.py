@@ -17,6 +17,7 @@ from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.syntax import BLOCKS, Path, Spot, along, evaluated_steps, kind_of, splice, walk
 from vpatch.core.verdict import Answer, Finding
+from vpatch.wrapping import shortened
 
 _LABEL = "vpatch:elided:"
 # A number, and the number of statements that it replaces.
@@ -75,8 +76,7 @@ class Source:
 
     def text(self, node: cst.CSTNode) -> str:
         """Return a node's code on one line of at most 80 characters."""
-        line = " ".join(self.module.code_for_node(node).split())
-        return line if len(line) <= 80 else line[:77] + "..."
+        return shortened(" ".join(self.module.code_for_node(node).split()), 80)
 
     def line(self, path: Path) -> int:
         """Return the first line of the statement at or around `path`. Slow: for error messages."""

@@ -21,6 +21,7 @@ from vpatch.net.ranges import Progress, RemoteFile, Span, open_remote
 from vpatch.net.session import LIMITS, cause, size
 from vpatch.release.index import Wheel
 from vpatch.release.index_config import open_session, read_settings
+from vpatch.wrapping import shortened
 
 Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 
@@ -101,7 +102,7 @@ def _check_directory(archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile(f"it has {len(members):,} files, and may have {LIMITS.members:,}")
     for info in members:
         if not 0 <= info.header_offset < archive.start_dir:
-            raise zipfile.BadZipFile(f"{_short(info.filename)} begins at {info.header_offset:,}, outside of it")
+            raise zipfile.BadZipFile(f"{shortened(info.filename, 100)} begins at {info.header_offset:,}, outside of it")
 
 
 def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
@@ -140,7 +141,7 @@ def _check_names(members: list[zipfile.ZipInfo]) -> None:
         parts = name.split("/")
         if len(parts) > LIMITS.folders or max(len(part.encode()) for part in parts) > _PART:
             cause = f"more than {LIMITS.folders} folders in each other, or {_PART} bytes of one"
-            problems.append(Problem("unsafe name in wheel", _short(name), cause))
+            problems.append(Problem("unsafe name in wheel", shortened(name, 100), cause))
         elif "\\" in name or "\0" in name or {"", ".", ".."} & {*parts}:
             problems.append(Problem("unsafe name in wheel", repr(name), "it leads out of the tree"))
         elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
@@ -178,10 +179,6 @@ def sums_in(record: bytes) -> Sums:
         if len(row) == 3:  # path, hash, size
             sums[row[0]] = (row[1], row[2])
     return sums
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 100 else f"{name[:97]}..."
 
 
 def _check_sum(name: str, data: bytes, sums: Sums) -> None:

@@ -75,8 +75,15 @@ def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
     first = 1 if here and _is_docstring(here[0].node) else 0
     if _is_future(new):
         return first
+
+    def key(line: cst.CSTNode) -> str:
+        return source.module.code_for_node(_imports(line)[0])
+
     index = _opening(here)
-    while index > first and _sorts_after(here[index - 1].node, new, source):
+    while index > first:
+        before = here[index - 1].node
+        if not marks_on(before) or _is_future(before) or key(before) <= key(new):
+            break
         index -= 1
     return index
 
@@ -86,13 +93,6 @@ def _opening(here: Sequence[Spot]) -> int:
     while index < len(here) and _imports(here[index].node):
         index += 1
     return index
-
-
-def _sorts_after(node: cst.CSTNode, new: cst.CSTNode, source: Source) -> bool:
-    def key(line: cst.CSTNode) -> str:
-        return source.module.code_for_node(_imports(line)[0])
-
-    return bool(marks_on(node)) and not _is_future(node) and key(node) > key(new)
 
 
 def insert(source: Source, owner: Spot, index: int, new: cst.CSTNode) -> Source:

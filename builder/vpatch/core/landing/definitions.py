@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vpatch.core.landing.binding import Read, Scope, annotated_by, dotted, reads
 from vpatch.core.landing.flow import STAR, Definition, Function, blocks, children
+from vpatch.wrapping import shortened
 
 if TYPE_CHECKING:
     import difflib
@@ -251,8 +252,7 @@ def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]
 
 def headline(stmt: ast.stmt) -> str:
     """Quote the first line of a statement, shortened."""
-    text = ast.unparse(stmt).splitlines()[0]
-    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
+    return f"`{shortened(ast.unparse(stmt).splitlines()[0], 80)}`"
 
 
 def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
