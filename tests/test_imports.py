@@ -30,9 +30,11 @@ LEVELS = (
 )
 # The same order inside `core`.
 CORE = (
-    ("cst", "nesting", "listing", "landing.flow", "verdict", "core"),
+    ("cst", "listing", "verdict", "core"),
+    ("syntax",),
+    ("nesting", "landing.flow"),
     ("landing.binding",),
-    ("landing.definitions", "syntax"),
+    ("landing.definitions",),
     ("marks", "parse"),
     ("select", "workspace"),
     ("overlay",),
