@@ -145,6 +145,7 @@ def test_bad_inputs(venv: Path, name: str, value: str, says: str) -> None:
     assert not (venv.parent / "hacked").exists()
 
 
+@pytest.mark.deep
 def test_inputs_reach_the_shell_by_its_environment() -> None:
     assert "${{" not in "".join(one["run"] for one in ACTION["runs"]["steps"])
 

@@ -76,6 +76,7 @@ def test_json(vpatch: Program, sick: Path) -> None:
     assert [item["id"] for item in ran.json["overlays"]] == [one.id for one in api.status(sick).overlays]
 
 
+@pytest.mark.deep
 def test_no_problem(vpatch: Program, healthy: Path, alone: Path) -> None:
     ran = vpatch("doctor", healthy)
 

@@ -92,6 +92,7 @@ def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> 
         assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {COMPANION}: ")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("file", [CONFIG, deep(MODEL)])
 def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, slim: Trees, file: str) -> None:
     """The file is none of the overlay's: it stays as it is, with the marks of the others."""

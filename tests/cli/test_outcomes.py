@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran
 from tests.hybrid import CONFIG, COUNT, DEFAULT, HYBRID, INFO, TILES
+from tests.tiers import deep
 
 RESTART = "Restart vLLM if it is running."
 FITTING = [name for name in DEFAULT if name != HYBRID]
@@ -91,7 +92,7 @@ def test_nothing_to_verify(vpatch: Program) -> None:
 @pytest.mark.usefixtures("drifted")
 @pytest.mark.parametrize(
     ("command", "begins"),
-    [("apply", "Nothing was written: "), ("diff", "Nothing would be written: "), ("status", "")],
+    [deep("apply", "Nothing was written: "), deep("diff", "Nothing would be written: "), ("status", "")],
 )
 def test_a_refusal_says_what_would_fit(vpatch: Program, command: str, begins: str) -> None:
     """It says that nothing was written, and the command that it prints applies the rest."""

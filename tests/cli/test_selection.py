@@ -21,6 +21,7 @@ def shown(vpatch: Program, command: str, tree: Path, *arguments: str) -> dict[st
     return {one["id"]: one["state"] for one in vpatch(command, tree, *arguments, "--json").json["overlays"]}
 
 
+@pytest.mark.deep
 def test_with_adds_to_the_default(vpatch: Program, tree: Path) -> None:
     assert list(shown(vpatch, "status", tree)) == DEFAULT
     assert list(shown(vpatch, "status", tree, "--with", TILES)) == sorted([*DEFAULT, TILES])

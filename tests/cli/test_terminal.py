@@ -78,6 +78,7 @@ def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
     assert seen.count("\n") == 1
 
 
+@pytest.mark.deep
 def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
     read, write = os.pipe()
     seen = written("status", tmp_path, stdout=write)
@@ -99,13 +100,9 @@ def test_bash_completes() -> None:
         "vpatch ": (
             "status diff apply revert verify run ps doctor plan matrix fetch cache build test inspect tag list show new"
         ),
-        "vpatch re": "revert",
         "vpatch doctor --py": "--python",
         "vpatch show turboquant-h": HYBRID,
-        "vpatch apply --overlay turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",
-        "vpatch apply --with turboquant-t": "turboquant-tiles",
-        "vpatch apply --ch": "--check",
     }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", "--norc", "-euc", BASH, "bash", *completed]

@@ -262,6 +262,7 @@ def ground(tmp_path: Path, slim: Trees, monkeypatch: pytest.MonkeyPatch) -> Grou
     return Ground(tmp_path, slim("0.20.2"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("kind", "commands"), [*((kind, SOME) for kind in FIRST), *(deep(kind, COMMANDS) for kind in (*FIRST, *DEEP))]
 )

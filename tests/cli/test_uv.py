@@ -13,6 +13,7 @@ from tests.hybrid import ARG_UTILS, ONLY
 from tests.wheels import wheel_of
 
 
+@pytest.mark.deep
 def uv(cache: Path, *arguments: str | Path) -> None:
     """Run uv with a cache of its own and without a package index."""
     program = Path(sys.executable).with_name("uv")

@@ -17,6 +17,7 @@ from vpatch.core import nesting
 from tests.conftest import Process, Program, Trees, environment
 from tests.hybrid import ARG_UTILS, ATTENTION, COMPANION, CONFIG, HYBRID, INFO, INTERFACE
 from tests.paths import CACHE
+from tests.tiers import deep
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,10 @@ def test_a_whole_tree_passes(vpatch: Program, applied: Path, ids: tuple[str, ...
     assert told == [[HYBRID, "applied"]]
 
 
-@pytest.mark.parametrize("harm", HARM)
+PARSED = {"edited", "broken syntax", "deep", "huge", "changed again"}
+
+
+@pytest.mark.parametrize("harm", [deep(harm) if harm in PARSED else harm for harm in HARM])
 def test_a_harmed_tree_fails(vpatch: Program, applied: Path, harm: str) -> None:
     spoil, begins = HARM[harm]
     spoil(applied)
@@ -226,7 +230,7 @@ ELSEWHERE: dict[Callable[[Path, Path], None], str] = {
 }
 
 
-@pytest.mark.parametrize("harm", ELSEWHERE)
+@pytest.mark.parametrize("harm", [another_whole_vllm, *(deep(h) for h in ELSEWHERE if h is not another_whole_vllm)])
 def test_the_interpreter_imports_something_else(
     vpatch: Program, applied: Path, python: Path, first: Path, harm: Callable[[Path, Path], None]
 ) -> None:

@@ -16,6 +16,7 @@ FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
 
 
+@pytest.mark.deep
 def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     to = tmp_path / "farm"
     with untouched(own.root):
@@ -48,6 +49,7 @@ def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
     assert ran.out == f"{own.content().digest}\n"
 
 
+@pytest.mark.deep
 def test_by_default_it_is_the_vllm_of_this_environment(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,11 +50,12 @@ def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) ->
     assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *(("vllm.py", ("app",)), ("vllm/__init__.py", ("-c", "")), ("vllm.py", ("/elsewhere.py",))),
-        *(deep("vllm/__init__.py", words) for words in (("-m", "vllm"), ("serve.py",), ("app",))),
+        ("vllm.py", ("app",)),
+        *(deep("vllm/__init__.py", words) for words in (("-c", ""), ("-m", "vllm"), ("serve.py",), ("/elsewhere.py",))),
     ],
 )
 def test_a_vllm_before_the_farm_is_refused(
@@ -80,7 +81,8 @@ def test_an_archive_with_a_vllm_of_its_own_is_refused(installed: Installed, vpat
         assert f"Python would import {tmp_path}/app.pyz/vllm/__init__.py, which stands before PYTHONPATH" in said
 
 
-@pytest.mark.parametrize("flags", ["", "-s", deep("-S")])
+@pytest.mark.deep
+@pytest.mark.parametrize("flags", [deep(""), "-s", deep("-S")])
 def test_the_interpreter_is_asked_with_the_flags_of_the_command(
     flags: str, own: Installed, child: Process, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_folder_vllm_that_is_no_package_hides_nothing(installed: Installed, ch
     assert child("run", "--cache", installed.cache, "--", installed.python, "-c", "").code == 0
 
 
+@pytest.mark.deep
 def test_a_cache_that_pythonpath_cannot_name_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     said = refused(vpatch, tmp_path / "a:b", "--", installed.python, "-c", "")
 
@@ -176,6 +179,7 @@ def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vp
     assert said in ran.err
 
 
+@pytest.mark.deep
 def test_the_vllm_of_another_interpreter_than_the_commands_is_refused(
     installed: Installed, own: Installed, vpatch: Program, child: Process
 ) -> None:
@@ -193,6 +197,8 @@ def test_a_first_line_that_sets_the_path_is_refused(installed: Installed, vpatch
     assert "its first line sets PYTHONPATH" in refused(vpatch, installed.cache, "--", tmp_path / "start")
 
 
+@pytest.mark.deep
+@pytest.mark.deep
 def test_a_current_folder_that_was_removed_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")

@@ -101,6 +101,7 @@ def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) ->
 
 
 @pytest.mark.deep
+@pytest.mark.deep
 def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
     """The same overlays: what the server runs is then what is installed, too. Others are other code."""
     register = "import vpatch_receipt; vpatch_receipt.register()"
@@ -142,6 +143,7 @@ def test_a_command_that_loses_the_farm_is_found(
     assert re.match(rf"vpatch: process {program} runs vLLM and has no receipt \d+ seconds after its start: ", line)
 
 
+@pytest.mark.deep
 def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
     def path(before: str) -> list[str]:
         words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
@@ -164,6 +166,8 @@ def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Proces
     assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
 
 
+@pytest.mark.deep
+@pytest.mark.deep
 @pytest.mark.parametrize("umask", [0o002, deep(0o000)])
 def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
     before = os.umask(umask)
@@ -174,6 +178,7 @@ def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp
         os.umask(before)
 
 
+@pytest.mark.deep
 def test_the_path_of_a_farm_has_no_links(installed: Installed, child: Process, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     ran = child("run", "-q", "--cache", tmp_path / "link/run", *ONE, "--", installed.python, "-c", WHERE)
@@ -181,6 +186,7 @@ def test_the_path_of_a_farm_has_no_links(installed: Installed, child: Process, t
     assert ran.out.startswith(f"{tmp_path}/real/run/")
 
 
+@pytest.mark.deep
 def test_files_of_the_current_folder_are_not_run(own: Installed, child: Process, tmp_path: Path) -> None:
     for name in ("py_compile.py", "traceback.py", "enum.py"):
         Path(name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
@@ -229,6 +235,7 @@ def test_options_behind_the_command_are_its_own(installed: Installed, child: Pro
     assert ran.out == "['-c', '--with', '-q']\n"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", deep("HOME")])
 def test_farms_are_in_the_users_cache(
     variable: str, installed: Installed, child: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
