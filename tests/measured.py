@@ -20,7 +20,7 @@ UNMEASURED = re.compile(
     | cli/test_(apply|bad_files|bad_system|contract|diff|doctor|edits|escapes|outcomes)
     | cli/test_(releases|selection|states|uv|verify) | cli/run/test_run\.py
     | doctor/test_(overlays|processes)
-    | farm/test_(content|memo|receipt|seen|store)\.py
+    | run/test_(content|memo|receipt|seen|store)\.py
     | image/(registry/)?test_(build|missing_extra|with)\.py
     | matrix/test_(page_in_browser|revision)\.py
     | plan/test_(agreement|commands|compose|reads_cpu|serve_cpu)

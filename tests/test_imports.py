@@ -24,7 +24,7 @@ LEVELS = (
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),
-    ("matrix", "plan", "testing", "doctor", "farm"),
+    ("matrix", "plan", "testing", "doctor", "run"),
     ("cli", "vpatch"),
     ("__main__",),
 )

@@ -13,9 +13,9 @@ from vpatch import api
 
 from tests.cli.test_bad_system import humble
 from tests.doctor.conftest import Diagnose, Found, packages, put
-from tests.farm.standin import ADDED, LOAD, farm_for, standing_in
 from tests.forks import output
 from tests.needs import root_only
+from tests.run.standin import ADDED, LOAD, farm_for, standing_in
 from tests.tree.conftest import NOBODY
 
 # linux/capability.h: SYS_PTRACE, SYS_ADMIN and PERFMON, by which root sees what other users' processes have mapped

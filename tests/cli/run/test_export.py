@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, untouched
-from tests.farm.conftest import Installed
+from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly

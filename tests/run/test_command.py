@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.farm.command import Missing, understood
+from vpatch.run.command import Missing, understood
 
 PYTHON = Path(sys.executable).absolute()
 

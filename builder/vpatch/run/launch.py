@@ -10,14 +10,14 @@ from pathlib import Path
 
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem
-from vpatch.farm import store
-from vpatch.farm.command import Command, current_folder
-from vpatch.farm.content import PLUGIN, Content
-from vpatch.farm.memo import Memo, Watched
-from vpatch.farm.opened import opened
-from vpatch.farm.ray_hook import ray_variables
-from vpatch.farm.upkeep import MEMOS
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
+from vpatch.run import store
+from vpatch.run.command import Command, current_folder
+from vpatch.run.content import PLUGIN, Content
+from vpatch.run.memo import Memo, Watched
+from vpatch.run.opened import opened
+from vpatch.run.ray_hook import ray_variables
+from vpatch.run.upkeep import MEMOS
 from vpatch.tree.locate import Tree, ask, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"
@@ -112,7 +112,7 @@ def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Cont
     watched = Watched(tree.root, tree.dist_info, tree.version)
     with opened() as code:
         # A start that remembers its plan does without the engine and libcst: they take as long to import as all else.
-        from vpatch.farm.planning import plan
+        from vpatch.run.planning import plan
 
         content = plan(watched, selection)
     if memo:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import Selection
-from vpatch.farm.content import Content
-from vpatch.farm.launch import planned
+from vpatch.run.content import Content
+from vpatch.run.launch import planned
 from vpatch.tree.locate import locate
 
 from tests.conftest import Trees, environment
-from tests.farm.standin import Farm, farm_for, standing_in
 from tests.paths import link
+from tests.run.standin import Farm, farm_for, standing_in
 
 
 @dataclass(frozen=True)

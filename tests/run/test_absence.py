@@ -14,18 +14,18 @@ from errno import EAGAIN
 from pathlib import Path
 
 import pytest
-from vpatch.farm import absence
-from vpatch.farm.absence import family, states
+from vpatch.run import absence
+from vpatch.run.absence import family, states
 
 from tests.doctor.test_processes import MAPS
-from tests.farm.standin import LOAD, WAITS, Farm, started
 from tests.processes import ending
+from tests.run.standin import LOAD, WAITS, Farm, started
 
 STARTS = "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {code!r}])\nchild.wait()\n"
 SOON_S = 0.02
 WATCHED = """
 import os, sys
-from vpatch.farm import absence
+from vpatch.run import absence
 absence.LOOKS, absence.BETWEEN_S, absence.GRACE = {looks}
 absence.watch(os.getpid())
 os.execv(sys.executable, [sys.executable, "-c", {code!r}])

@@ -21,9 +21,9 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Trees
-from tests.farm.cluster import LONGEST_S, environ, machine, node, start_words
-from tests.farm.conftest import Installed
 from tests.needs import need, root_only
+from tests.run.cluster import LONGEST_S, environ, machine, node, start_words
+from tests.run.conftest import Installed
 
 pytestmark = pytest.mark.deep
 

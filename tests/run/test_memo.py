@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vpatch.farm.planning
+import vpatch.run.planning
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
-from vpatch.farm.command import Command
-from vpatch.farm.launch import prepare
-from vpatch.farm.memo import Memo
+from vpatch.run.command import Command
+from vpatch.run.launch import prepare
+from vpatch.run.memo import Memo
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
-from tests.farm.conftest import Installed
+from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 
@@ -36,7 +36,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("plan")
         return engine_of(*arguments)
 
-    monkeypatch.setattr(vpatch.farm.planning, "Engine", counting)
+    monkeypatch.setattr(vpatch.run.planning, "Engine", counting)
     return made
 
 

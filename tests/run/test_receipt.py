@@ -11,8 +11,8 @@ import pytest
 from vpatch.guest.vpatch_claim import RECEIPT
 from vpatch.guest.vpatch_receipt import MANIFEST
 
-from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
 from tests.needs import root_only
+from tests.run.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
 
 HELD = """
 import os

@@ -18,11 +18,11 @@ from typing import Any
 
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, naming
-from vpatch.farm import store
-from vpatch.farm.content import Content, is_bytecode
-from vpatch.farm.launch import planned, refuse_other, stock_of
 from vpatch.foreign import parse_json, read_regular
 from vpatch.guest.vpatch_receipt import MANIFEST
+from vpatch.run import store
+from vpatch.run.content import Content, is_bytecode
+from vpatch.run.launch import planned, refuse_other, stock_of
 from vpatch.tree.locate import Tree
 
 PART = f"{MANIFEST}.part"  # the manifest of a farm that is not whole

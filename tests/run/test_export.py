@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.farm import store
-from vpatch.farm.content import Content
-from vpatch.farm.export import PART, put
 from vpatch.guest.vpatch_receipt import MANIFEST
+from vpatch.run import store
+from vpatch.run.content import Content
+from vpatch.run.export import PART, put
 from vpatch.tree.backup import sha256
 
 from tests.conftest import contents_of, unchanged

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.farm import store
-from vpatch.farm.content import Content
-from vpatch.farm.store import LEFT_OVER_S, changes, farm_of, refuse_open
-from vpatch.farm.upkeep import STAGING
 from vpatch.guest.vpatch_receipt import MANIFEST
+from vpatch.run import store
+from vpatch.run.content import Content
+from vpatch.run.store import LEFT_OVER_S, changes, farm_of, refuse_open
+from vpatch.run.upkeep import STAGING
 
-from tests.farm.conftest import Installed
 from tests.needs import root_only
+from tests.run.conftest import Installed
 
 FORK = multiprocessing.get_context("fork")
 FILE, LINK = "vllm/engine/arg_utils.py", "vllm/__init__.py"

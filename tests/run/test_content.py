@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure
-from vpatch.farm.content import Content
-from vpatch.farm.launch import planned
-from vpatch.farm.store import farm_of
+from vpatch.run.content import Content
+from vpatch.run.launch import planned
+from vpatch.run.store import farm_of
 from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import Trees, contents_of, untouched
-from tests.farm.conftest import Installed
 from tests.paths import link
 from tests.releases import RELEASES, tiered
+from tests.run.conftest import Installed
 
 OTHER, CHANGED = "vllm/engine/other.py", "vllm/engine/arg_utils.py"
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpatch.farm.content import Content
-from vpatch.farm.store import farm_of
+from vpatch.run.content import Content
+from vpatch.run.store import farm_of
 from vpatch.tree.backup import sha256
 
 from tests.paths import link

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from vpatch.farm.store import farm_of
 from vpatch.guest.vpatch_receipt import release_of
+from vpatch.run.store import farm_of
 from vpatch.tree.record import entry
 
-from tests.farm.standin import CHANGED, LOAD, Farm, standing_in
+from tests.run.standin import CHANGED, LOAD, Farm, standing_in
 
 INFO = "vllm-9.9.9.dist-info"
 CHECK = "import vpatch_ray\nvpatch_ray.check()\nprint('passes')\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.farm.content import Content
-from vpatch.farm.store import farm_of
+from vpatch.run.content import Content
+from vpatch.run.store import farm_of
 
 from tests.needs import python
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.farm.lock import Held, alone
-from vpatch.farm.users import NAME, users
 from vpatch.foreign import parse_json, read_regular
 from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.processes import there_is_proc
+from vpatch.run.lock import Held, alone
+from vpatch.run.users import NAME, users
 
 MOST = 16  # farms: more than a user alternates between, and few to look through
 MOST_BYTES = 64_000_000  # a farm takes about one megabyte, nearly all of it changed files and their bytecode

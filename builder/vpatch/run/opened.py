@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import source_from_cache
 
-from vpatch.farm.content import BYTECODE
+from vpatch.run.content import BYTECODE
 
 Stamp = list[list[str | int]]
 """What tells one state of a file or folder from another, without a read of its files; [] of what does not exist."""

@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.farm.content import BYTECODE, Content, is_bytecode
-from vpatch.farm.lock import share
-from vpatch.farm.upkeep import STAGING, prune, touch
+from vpatch.run.content import BYTECODE, Content, is_bytecode
+from vpatch.run.lock import share
+from vpatch.run.upkeep import STAGING, prune, touch
 
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
 

@@ -10,8 +10,8 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
-from vpatch.farm.content import Content
 from vpatch.guest.vpatch_receipt import release_of
+from vpatch.run.content import Content
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree
 

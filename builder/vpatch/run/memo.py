@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.catalogue import Selection
-from vpatch.farm.content import Content
-from vpatch.farm.opened import Stamp, unchanged
-from vpatch.farm.store import make_private
-from vpatch.farm.upkeep import MEMOS, touch
+from vpatch.run.content import Content
+from vpatch.run.opened import Stamp, unchanged
+from vpatch.run.store import make_private
+from vpatch.run.upkeep import MEMOS, touch
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Loaded, Tree
 

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from vpatch.farm.ray_hook import ray_variables
 from vpatch.guest import vpatch_ray
+from vpatch.run.ray_hook import ray_variables
 
 UV = "ray._private.runtime_env.uv_runtime_env_hook"
 CHECK = f"{vpatch_ray.__name__}.check"

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import vpatch.processes
 from vpatch.errors import Failure
-from vpatch.farm import upkeep
-from vpatch.farm.content import Content
-from vpatch.farm.store import farm_of, held_farm
-from vpatch.farm.upkeep import IDLE_S, MOST, MOST_BYTES, clear, farms, prune, remove
 from vpatch.guest.vpatch_receipt import MANIFEST
+from vpatch.run import upkeep
+from vpatch.run.content import Content
+from vpatch.run.store import farm_of, held_farm
+from vpatch.run.upkeep import IDLE_S, MOST, MOST_BYTES, clear, farms, prune, remove
 
-from tests.farm.standin import Farm
+from tests.run.standin import Farm
 
 HOLD = "import sys; held = open(sys.argv[1]) if sys.argv[1:] else 0; print(flush=True); sys.stdin.read()"
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.farm import odd_mlp
-from tests.farm.served import environ, serving
 from tests.needs import need
 from tests.paths import link
+from tests.run import odd_mlp
+from tests.run.served import environ, serving
 from tests.validation.cpu import environment
 
 pytestmark = pytest.mark.deep

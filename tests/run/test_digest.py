@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import vpatch.farm.planning
+import vpatch.run.planning
 from vpatch.core.catalogue import Selection, discover
-from vpatch.farm.launch import planned
 from vpatch.guest.vpatch_receipt import combined, parsed, release_of, written_to
+from vpatch.run.launch import planned
 from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
@@ -28,7 +28,7 @@ UNRELATED = "vllm/version.py"
 
 @pytest.fixture(autouse=True)
 def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vpatch.farm.planning, "Engine", engine_of)
+    monkeypatch.setattr(vpatch.run.planning, "Engine", engine_of)
 
 
 def digest(root: Path, selection: Selection = PREFIX) -> str:
