@@ -20,7 +20,7 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "trial", "wrapping"),
-    ("epoch", "installation", "processes"),
+    ("cache", "epoch", "installation", "processes"),
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),

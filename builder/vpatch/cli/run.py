@@ -12,13 +12,13 @@ from typing import NoReturn
 
 import click
 
+from vpatch.cache import folder
 from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
 from vpatch.cli.output import Report, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, UnknownName, cause, shell
 from vpatch.guest.vpatch_receipt import DIGEST
-from vpatch.matrix.cache import folder
 from vpatch.run.absence import watch
 from vpatch.run.command import Missing, understood
 from vpatch.run.content import Content
