@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import vpatch.processes as vpatch_processes
 from vpatch.matrix.cache import WHEELS, Cache
-from vpatch.run.lock import share
+from vpatch.run.upkeep import share
 
 from tests.cli.test_bad_system import humble
 from tests.conftest import Program

@@ -15,9 +15,8 @@ from vpatch.errors import Failure
 from vpatch.run.command import Command
 from vpatch.run.content import Content
 from vpatch.run.launch import prepare
-from vpatch.run.lock import Held, alone, share
 from vpatch.run.store import held_farm
-from vpatch.run.upkeep import MEMOS, MOST, clear, farms, prune, remove
+from vpatch.run.upkeep import MEMOS, MOST, Held, alone, clear, farms, prune, remove, share
 
 from tests.processes import printed
 from tests.run.conftest import Installed
@@ -92,7 +91,7 @@ def test_a_command_that_is_ready_keeps_its_farm(installed: Installed) -> None:
 def test_the_command_holds_no_lock(store: Path) -> None:
     store.mkdir(parents=True)
     become = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', *sys.argv[2:]])"
-    code = f"from vpatch.run.lock import share; import sys; assert share(sys.argv[1]) is not None; {become}"
+    code = f"from vpatch.run.upkeep import share; import sys; assert share(sys.argv[1]) is not None; {become}"
 
     assert printed(code, str(store), LOCK, str(store)) == "locked\n"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.run.opened import opened, unchanged
+from vpatch.run.memo import opened, unchanged
 
 
 def rewrite(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from vpatch.guest import vpatch_ray
-from vpatch.run.ray_hook import ray_variables
+from vpatch.run.launch import ray_variables
 
 UV = "ray._private.runtime_env.uv_runtime_env_hook"
 CHECK = f"{vpatch_ray.__name__}.check"

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem
+from vpatch.guest import vpatch_ray
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.run import store
 from vpatch.run.command import Command, current_folder
 from vpatch.run.content import PLUGIN, Content
-from vpatch.run.memo import Memo, Watched
-from vpatch.run.opened import opened
-from vpatch.run.ray_hook import ray_variables
+from vpatch.run.memo import Memo, Watched, opened
 from vpatch.run.upkeep import MEMOS
 from vpatch.tree.locate import Tree, ask, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"
+_RAY_HOOK, _RAY_UV = "RAY_RUNTIME_ENV_HOOK", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+_OUR_RAY_HOOK = "vpatch_ray.hook"
 _WITNESS = Path(__file__).with_name("witness")
 
 # Once with a package `vllm` that is first on PYTHONPATH, as a farm will be, and once without.
@@ -141,6 +142,18 @@ def _plugins() -> dict[str, str]:
     if named is None or PLUGIN in named.split(","):
         return {}
     return {_PLUGINS: f"{named},{PLUGIN}" if named else PLUGIN}
+
+
+def ray_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which Ray calls the hook in a farm, `guest/vpatch_ray.py`.
+
+    They are set for every command: other programs ignore them, and a Python that `uv run` makes cannot be asked for
+    Ray. Below `uv run`, Ray calls uv's hook and no other, unless a variable says not to; our hook then calls uv's.
+    """
+    if environment.get(_RAY_HOOK) == _OUR_RAY_HOOK:  # a run within a run, which keeps what was set before both
+        return {}
+    earlier = {vpatch_ray.HOOK: environment.get(_RAY_HOOK, ""), vpatch_ray.UV: environment.get(_RAY_UV, "")}
+    return {_RAY_HOOK: _OUR_RAY_HOOK, _RAY_UV: "0", **earlier}
 
 
 def stock_of(python: Path, flags: Sequence[str] = ()) -> Tree:

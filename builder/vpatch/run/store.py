@@ -18,8 +18,7 @@ from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.run.content import BYTECODE, Content, is_bytecode
-from vpatch.run.lock import share
-from vpatch.run.upkeep import STAGING, prune, touch
+from vpatch.run.upkeep import STAGING, prune, share, touch
 
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
 
