@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vpatch.doctor.running import AT_ONCE, run
+from vpatch.doctor.probes import AT_ONCE, run
 from vpatch.errors import Failure
 from vpatch.image.script import Ending
 

@@ -1,17 +1,21 @@
-"""Plugins of vLLM: code of other packages that vLLM runs in each of its processes. They are read, not imported."""
+"""Other code that changes vLLM: plugins, code that Python runs before vLLM, and folders that hold another vLLM.
+
+A plugin is code of another package that vLLM runs in each of its processes. All is read, and nothing imported.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint
 from itertools import islice
 from pathlib import Path
 
-from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.interpreter import Interpreter
-from vpatch.doctor.subject import Subject
+from vpatch.doctor.interpreter import Interpreter, pythonpath
+from vpatch.doctor.subject import Finding, Level, Subject
+from vpatch.errors import shell
 from vpatch.foreign import opened_regular, read_regular
 from vpatch.tree.sites import editable_source
 from vpatch.tree.verify import module_of
@@ -21,6 +25,9 @@ _WRITES = re.compile(
     rb"\.write_(text|bytes)\(|open\([^)\n]{0,200},\s{0,99}(mode\s{0,9}=\s{0,9})?['\"][wax]b?\+?['\"]|\bos\.(replace|rename)\(|shutil\.(copy|move)"
 )
 _MOST_FILES, _MOST_BYTES = 2_000, 1 << 20  # of one plugin, and of one file
+
+_VLLM = re.compile(rb"\bvllm\b")
+_IMPORT = re.compile(rb"^import[ \t]+([\w.]+)")  # of a `.pth` file, Python runs the lines that begin so
 
 
 class _Installed(Distribution):
@@ -41,7 +48,7 @@ class _Installed(Distribution):
         return self._info.parent / path
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
+def plugins(subject: Subject) -> Iterator[Finding]:
     """Yield the plugins of other packages, and the selection in `VLLM_PLUGINS`."""
     selected = os.environ.get("VLLM_PLUGINS")
     if selected is not None:
@@ -75,15 +82,15 @@ def _plugins(subject: Subject, python: Interpreter) -> Iterator[tuple[Distributi
 
 def _plugin(subject: Subject, python: Interpreter, owner: Distribution, point: EntryPoint) -> Finding:
     source = _source(subject, python, owner, point.value.partition(":")[0].strip())
+    where, text = ((str(source),), b"\n".join(_texts(source))) if source else ((), b"")
     name = f"{point.name} ({point.value}) of {owner.metadata['Name']} {owner.version}"
-    where = (str(source),) if source else ()
-    writes, files, modules = _looked_at(source, sorted(subject.overlay_files)) if source else (False, [], [])
     do = "to rule it out, start the server without plugins: `VLLM_PLUGINS= vllm serve ...`"
-    if writes and files:
-        what = f"the plugin {name} writes files and names {_some(files)}, which overlays change: it may rewrite them"
+    files = sorted(subject.overlay_files)
+    if _WRITES.search(text) and (named := [file for file in files if _names(text, file)]):
+        what = f"the plugin {name} writes files and names {_some(named)}, which overlays change: it may rewrite them"
         return Finding("plugin", Level.WARNING, what, where, do)
-    if modules:
-        what = f"the plugin {name} names {_some(modules)}, which overlays change: it may replace functions in memory"
+    if named := [one for one in map(module_of, files) if re.search(rb"\b%s\b" % re.escape(one.encode()), text)]:
+        what = f"the plugin {name} names {_some(named)}, which overlays change: it may replace functions in memory"
         return Finding("plugin", Level.WARNING, what, where, do)
     what = f"the plugin {name} runs in every process of vLLM"
     return Finding("plugin", Level.NOTE, what if source else f"{what}; its code was not found", where)
@@ -106,29 +113,75 @@ def _source(subject: Subject, python: Interpreter, owner: Distribution, module: 
     return None
 
 
-def _looked_at(source: Path, files: Sequence[str]) -> tuple[bool, list[str], list[str]]:
-    """Return whether a plugin writes files, and which files and modules that overlays change its code names."""
-    text = b"\n".join(_texts(source))
-    paths = [file for file in files if _names(text, file)]
-    modules = [name for name in map(module_of, files) if re.search(rb"\b%s\b" % re.escape(name.encode()), text)]
-    return bool(_WRITES.search(text)), paths, modules
-
-
 def _texts(source: Path) -> Iterator[bytes]:
     paths = sorted(source.rglob("*.py")) if source.is_dir() else [source]
     for path in islice(paths, _MOST_FILES):
-        try:
-            with opened_regular(path) as file:
-                yield os.pread(file, _MOST_BYTES, 0)
-        except OSError:
-            continue
+        with suppress(OSError), opened_regular(path) as file:
+            yield os.pread(file, _MOST_BYTES, 0)
 
 
 def _names(text: bytes, file: str) -> bool:
     """Whether code names a file: as a path below vllm/, or as two names to join."""
-    path = Path(file)
-    joined = rb"['\"]%s['\"],?\s{0,99}/?\s{0,99}['\"]%s['\"]" % (
-        re.escape(path.parent.name.encode()),
-        re.escape(path.name.encode()),
-    )
+    folder, name = (re.escape(part.encode()) for part in Path(file).parts[-2:])
+    joined = rb"['\"]%s['\"],?\s{0,99}/?\s{0,99}['\"]%s['\"]" % (folder, name)
     return file.removeprefix("vllm/").encode() in text or bool(re.search(joined, text))
+
+
+def startup(subject: Subject) -> Iterator[Finding]:
+    """Yield start-up code that mentions vLLM, and every other vLLM that could be imported instead."""
+    python = subject.python
+    code = list(_startup_code(python)) if python else []
+    for path, line in code:
+        what = f"{line} runs when Python starts, and mentions vllm"
+        do = "to rule it out, rename it, restart the server, and rename it back"
+        yield Finding("startup", Level.WARNING, what, (str(path),), do)
+    others = list(_others(subject, python))
+    yield from others
+    if python and not code and not others:
+        yield Finding("startup", Level.OK, "no start-up code mentions vllm, and no search path has another one")
+
+
+def _startup_code(python: Interpreter) -> Iterator[tuple[Path, str]]:
+    for file in python.startup:
+        if _VLLM.search(_read(file)):
+            yield file, file.name
+    for pth in sorted(path for site in python.sites if site.is_dir() for path in site.glob("*.pth")):
+        if not re.search(r"(^|[._])vllm(-[^-]*)?\.pth$", pth.name):  # vLLM's own editable install
+            for line in _read(pth).splitlines():
+                if (found := _IMPORT.match(line)) and _VLLM.search(line + _module(python, found[1].decode())):
+                    yield pth, f"`{line.decode('utf-8', 'replace')[:60]}`"
+
+
+def _module(python: Interpreter, name: str) -> bytes:
+    """Return the code of a module that a `.pth` file imports; empty if it is not found."""
+    path = Path(*name.split("."))
+    places = (base / file for base in python.paths for file in (path.with_suffix(".py"), path / "__init__.py"))
+    return next((_read(place) for place in places if place.is_file()), b"")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_regular(file)
+    except OSError:
+        return b""
+
+
+def _others(subject: Subject, python: Interpreter | None) -> Iterator[Finding]:
+    named, here = pythonpath(), Path.cwd()
+
+    def is_other(folder: Path) -> bool:
+        return (folder / "vllm/__init__.py").is_file() and folder.resolve() != subject.tree.root
+
+    for folder in filter(is_other, named):
+        what = "PYTHONPATH of this shell has another vLLM: a server that is started with it imports that one"
+        do = "start the server with `env -u PYTHONPATH`"
+        yield Finding("search-path", Level.WARNING, what, (str(folder),), do)
+    for folder in filter(is_other, python.paths if python else ()):
+        if folder not in named:
+            what = "this folder, which Python searches, has another vLLM"
+            do = f"{shell('vpatch', 'doctor', folder)} examines it; remove the one that you do not use"
+            yield Finding("search-path", Level.NOTE, what, (str(folder),), do)
+    if is_other(here):
+        what = "the current folder has another vLLM: `python -m vllm...` and `python -c` import it when started here"
+        do = "start the server in another folder, or with `vllm serve`"
+        yield Finding("search-path", Level.WARNING, what, (str(here),), do)
