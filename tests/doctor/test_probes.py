@@ -48,38 +48,27 @@ def test_without_torch_only_a_probe_that_imports_nothing_decides(diagnose: Diagn
     assert decided["level"] == "problem", "its probe reads the kernels, and imports nothing"
 
 
-def test_a_defect(vpatch: Program, stock: Path) -> None:
-    """The text of the assertion, and what to do. The results are in JSON, too."""
-    says(stock, "raise AssertionError('layers: [] expected, [3] found')\n")
+def test_a_defect(vpatch: Program, diagnose: Diagnose, stock: Path, healthy: Path) -> None:
+    """The text of the assertion, and what to do: if the overlay is applied already, applying would not help."""
+    because = "layers: [] expected, [3] found"
+    for venv in (stock, healthy):
+        says(venv, f"raise AssertionError({because!r})\n")
     ran = vpatch("doctor", "--run", stock, *ONLY, "--json")
-
-    found = one([said for said in ran.json["findings"] if said["name"] == "probe"])
-    assert (ran.code, found["level"]) == (1, "problem")
-    assert found["what"] == f"{HYBRID}: the defect is in this vLLM: layers: [] expected, [3] found"
-    assert found["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
-    assert ran.json["probes"] == [
-        {"overlay": HYBRID, "name": "turboquant_hybrid", "ok": False, "because": "layers: [] expected, [3] found"}
-    ]
-    assert vpatch("doctor", stock, *ONLY, "--json").json["probes"] == []
-
-
-def test_a_defect_in_a_patched_vllm(diagnose: Diagnose, healthy: Path) -> None:
-    """Applying the overlay again would not help."""
-    says(healthy, "raise AssertionError('no')\n")
-    found = one(diagnose(healthy, "--run", *ONLY, name="probe"))
-
-    assert found["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: no"
-    assert found["do"] == "check the other findings for the cause; if none explains it, report a bug"
-
-
-def test_a_defect_that_another_edit_hides(diagnose: Diagnose, stock: Path) -> None:
-    """The overlay does not fit; its probe tells what the code does."""
-    says(stock, "raise AssertionError('no')\n")
+    pending = one([said for said in ran.json["findings"] if said["name"] == "probe"])
+    applied = one(diagnose(healthy, "--run", *ONLY, name="probe"))
+    # The overlay does not fit now; its probe still shows what the code does.
     file = packages(stock) / "vllm/engine/arg_utils.py"
     put(file, file.read_text().replace("TurboQuantConfig.get_boundary_skip_layers", "another_function"))
-    found = one(diagnose(stock, "--run", *ONLY, name="probe"))
+    drifted = one(diagnose(stock, "--run", *ONLY, name="probe"))
 
-    assert found["do"] == f"`vpatch status -v --overlay {HYBRID} {stock}`"
+    assert (ran.code, pending["level"]) == (1, "problem")
+    assert pending["what"] == drifted["what"] == f"{HYBRID}: the defect is in this vLLM: {because}"
+    assert pending["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
+    assert ran.json["probes"] == [{"overlay": HYBRID, "name": "turboquant_hybrid", "ok": False, "because": because}]
+    assert vpatch("doctor", stock, *ONLY, "--json").json["probes"] == []
+    assert applied["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: {because}"
+    assert applied["do"] == "check the other findings for the cause; if none explains it, report a bug"
+    assert drifted["do"] == f"`vpatch status -v --overlay {HYBRID} {stock}`"
 
 
 def test_right(vpatch: Program, stock: Path) -> None:

@@ -23,6 +23,9 @@ OWN = ("vllm/plugins/__init__.py", "vllm/envs.py", "vllm/logger.py")  # import n
 
 LOAD = "from vllm.plugins import load_general_plugins as load\nload()\n"
 WAITS = "import sys\nprint('ready', flush=True)\nsys.stdin.read()\n"
+MAPS = f"import mmap\nfile = open({{file!r}}, 'rb')\nmapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n{WAITS}"
+# linux/capability.h: SYS_PTRACE, SYS_ADMIN and PERFMON, by which root sees what other users' processes have mapped
+WATCHING = 1 << 19 | 1 << 21 | 1 << 38
 
 
 @dataclass(frozen=True)

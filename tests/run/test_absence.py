@@ -17,9 +17,8 @@ import pytest
 from vpatch.run import absence
 from vpatch.run.absence import family, states
 
-from tests.doctor.test_processes import MAPS
 from tests.processes import ending
-from tests.run.standin import LOAD, WAITS, Farm, started
+from tests.run.standin import LOAD, MAPS, WAITS, Farm, started
 
 STARTS = "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {code!r}])\nchild.wait()\n"
 SOON_S = 0.02

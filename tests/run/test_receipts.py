@@ -14,10 +14,9 @@ from vpatch.guest.vpatch_receipt import MANIFEST
 
 from tests.cli.test_bad_system import humble
 from tests.conftest import Program
-from tests.doctor.test_processes import MAPS, WATCHING
 from tests.forks import output
 from tests.needs import need, root_only
-from tests.run.standin import ADDED, APPLIED, CHANGED, LOAD, WAITS, Farm, started
+from tests.run.standin import ADDED, APPLIED, CHANGED, LOAD, MAPS, WAITS, WATCHING, Farm, started
 from tests.tree.conftest import NOBODY
 
 SHELL = ("vllm", "-c", "echo ready; read nothing")  # has vLLM's name, and is none

@@ -1,4 +1,4 @@
-"""Scripts on an interpreter: what they see, and that none outlives the run."""
+"""Scripts of probes on an interpreter: what they see, and that none outlives the run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ assert sys.dont_write_bytecode
 import beside
 raise AssertionError(here)
 """
-# A child of its own that keeps a pipe open, and a process that waits for ever.
+# A child of its own that keeps a pipe open.
 LEFT = "import os, signal\nif os.fork() == 0:\n    signal.pause()\n"
-HANGS = f"{LEFT}open({{place!r}}, 'w').write('ready')\nsignal.pause()\n"
 
 
 def ran(*scripts: str, limit_s: float = 60) -> list[Ending]:
@@ -69,27 +68,22 @@ def test_what_a_script_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert contents_of(tmp_path / "modules").keys() == {"beside.py"}
 
 
-def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    os.mkfifo(place := str(tmp_path / "pipe"))
-    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
-    (found,) = ran(HANGS.format(place=place), limit_s=2)
-
-    assert found == Ending(ok=False, because="it did not end within 2 s")
-    os.set_blocking(reader, True)
-    while said := os.read(reader, 100):  # to its end: nobody holds the other one
-        assert said == b"ready"
-    os.close(reader)
-
-
-def test_a_script_that_dies_or_leaves_a_child(tmp_path: Path) -> None:
+def test_no_child_of_a_script_is_left(tmp_path: Path) -> None:
+    """Of one that hangs, that is killed, or that leaves a child."""
     os.mkfifo(place := str(tmp_path / "pipe"))
     reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
     held = f"file = open({place!r}, 'w')\n{LEFT}"
-    found = ran("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", held, "import sys\nsys.exit(3)")
+    killed = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+    found = ran(killed, held, "import sys\nsys.exit(3)", f"{held}signal.pause()\n", limit_s=2)
 
-    assert [one.because for one in found] == ["it was ended by SIGSEGV", "", "it ended with 3: "]
+    assert [one.because for one in found] == [
+        "it was ended by SIGSEGV",
+        "",
+        "it ended with 3: ",
+        "it did not end within 2 s",
+    ]
     os.set_blocking(reader, True)
-    assert os.read(reader, 100) == b""
+    assert os.read(reader, 100) == b""  # its end: nobody holds the other one
     os.close(reader)
 
 
