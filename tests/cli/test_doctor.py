@@ -13,13 +13,14 @@ from vpatch import api
 
 from tests.cli.test_terminal import ESCAPE
 from tests.conftest import Process, Program, Trees, untouched
-from tests.doctor.conftest import _healthy, _stock, alone, healthy, packages, put, stock
+from tests.doctor.conftest import _compiled, _healthy, _stock, alone, healthy, packages, put, stock
 from tests.hybrid import CONFIG, INFO
 from tests.needs import root_only
 from tests.terminals import written
+from tests.tiers import deep
 from tests.tree.conftest import mounted
 
-__all__ = ["_healthy", "_stock", "alone", "healthy", "stock"]
+__all__ = ["_compiled", "_healthy", "_stock", "alone", "healthy", "stock"]
 
 LEVELS = {"ok", "note", "warning", "problem"}
 
@@ -109,7 +110,7 @@ def test_80_columns(sick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert line[:1] != " " or line[:4].strip() == "" or line[11:12] != " "
 
 
-@pytest.mark.parametrize("venv", ["stock", "sick"])
+@pytest.mark.parametrize("venv", [deep("stock"), "sick"])
 def test_it_changes_nothing(process: Process, request: pytest.FixtureRequest, tmp_path: Path, venv: str) -> None:
     """No bytecode and no cache entry either, also when Python would compile what starts with it."""
     top: Path = request.getfixturevalue(venv)

@@ -19,6 +19,7 @@ from tests.hybrid import HYBRID, ONLY
 from tests.needs import root_only
 from tests.paths import ROOT
 from tests.releases import tree_of
+from tests.tiers import deep
 from tests.tree.conftest import mounted
 from tests.validation.cpu.environment import BYTECODE, interpreter
 from tests.validation.cpu.trees import patched_tree
@@ -121,7 +122,7 @@ def test_another_vllm_is_not_run(
     assert found["do"] == f"`vpatch doctor --run --python PY {tree_of('0.20.2')}`"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, deep(signal.SIGTERM)])
 def test_ctrl_c(stock: Path, tmp_path: Path, number: signal.Signals) -> None:
     """It ends the probes, too, and leaves no file."""
     os.mkfifo(place := str(tmp_path / "pipe"))
@@ -139,7 +140,7 @@ def test_ctrl_c(stock: Path, tmp_path: Path, number: signal.Signals) -> None:
     assert contents_of(tmp_path / "temporary") == {}
 
 
-def test_it_changes_nothing(process: Process, stock: Path, tmp_path: Path) -> None:
+def test_it_changes_nothing(child: Process, stock: Path, tmp_path: Path) -> None:
     """No bytecode and no cache either."""
     says(stock, "import vllm.code\nopen('cache', 'w').write('')\n")
     put(packages(stock) / "vllm/code.py", "raise AssertionError('no')\n")
@@ -147,7 +148,7 @@ def test_it_changes_nothing(process: Process, stock: Path, tmp_path: Path) -> No
         (tmp_path / "stock" / folder).mkdir(exist_ok=True)
     before = contents_of(stock)
     variables = {"HOME": str(stock / "home"), "TMPDIR": str(stock / "temporary")}
-    ran = process("doctor", "--run", stock, *ONLY, "--json", env=variables)
+    ran = child("doctor", "--run", stock, *ONLY, "--json", env=variables)
 
     assert ran.json["probes"][0]["because"] == "no"
     assert contents_of(stock) == before
