@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from vpatch.run.content import Content
-from vpatch.run.store import farm_of
+from vpatch.run.store import fill
 from vpatch.tree.backup import sha256
 
+from tests.forks import _redirect, ended
 from tests.paths import link
 from tests.processes import UNWATCHED
 from tests.releases import tree_of
 
 CHANGED, ADDED, APPLIED = "vllm/engine/core.py", "vllm/_vpatch/own.py", "vllm/applied.py"
 OWN = ("vllm/plugins/__init__.py", "vllm/envs.py", "vllm/logger.py")  # import no torch; and logging_utils
+
+_OURS = re.compile(r"(vllm|vpatch_\w+|prometheus_client)(\.|$)")  # modules that the tests' process may have imported
 
 LOAD = "from vllm.plugins import load_general_plugins as load\nload()\n"
 WAITS = "import sys\nprint('ready', flush=True)\nsys.stdin.read()\n"
@@ -36,18 +45,25 @@ class Farm:
     content: Content
     path: Path
 
-    def run(
-        self, code: str, *options: str, wrapper: Sequence[str] = (), **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Run code as a process that was started with the farm, by a wrapper."""
-        command, environment = [*wrapper, sys.executable, *options, "-c", code], self.environment(**variables)
+    def run(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run code as if by a process that was started with the farm: in a fork, which takes a tenth of the time."""
+        return in_fork(code, self.root.parent, self.environment(**variables))
+
+    def start(self, code: str, *, wrapper: Sequence[str] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run code as a process that is started with the farm, by a wrapper."""
+        command, environment = [*wrapper, sys.executable, "-c", code], self.environment(**variables)
         return subprocess.run(
             command, env=environment, cwd=self.root.parent, capture_output=True, text=True, check=False
         )
 
+    def placed(self, text: str) -> str:
+        """Return a text with the places of this farm and its vLLM."""
+        places = {"CACHE": self.path, "NAME": self.path.name, "SITE": self.root}
+        return re.sub("|".join(places), lambda found: str(places[found[0]]), text)
+
     def environment(self, **variables: str) -> dict[str, str]:
-        told = {"PYTHONPATH": f"{self.path}:{self.root}", "VPATCH_RUN": self.content.digest}
-        return {**os.environ, **UNWATCHED, **told, **variables}
+        own = {"PYTHONPATH": f"{self.path}:{self.root}", "VPATCH_RUN": self.content.digest}
+        return {**os.environ, **UNWATCHED, **own, **variables}
 
     @contextmanager
     def serving(self, before: str = "", **variables: str) -> Iterator[int]:
@@ -63,6 +79,42 @@ class Farm:
     @property
     def line(self) -> str:
         return f"runs one, two (digest {self.content.digest[:12]})"
+
+
+def in_fork(code: str, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run code in a fork, as a new interpreter would in a folder and an environment; PYTHONPATH comes first."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
+        child = os.fork()
+        if child == 0:
+            _redirect((nothing.fileno(), out.fileno(), err.fileno()))
+            _interpret(code, folder, environment)
+        status = ended(child)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return subprocess.CompletedProcess([code], status, *texts)
+
+
+def _interpret(code: str, folder: Path, environment: Mapping[str, str]) -> NoReturn:
+    status = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        logging.root.handlers.clear()  # those of pytest
+        for name in [name for name in sys.modules if _OURS.match(name)]:
+            del sys.modules[name]
+        sys.path[:0] = [str(Path(place).absolute()) for place in environment["PYTHONPATH"].split(":")]
+        importlib.invalidate_caches()
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(status)
 
 
 @contextmanager
@@ -119,4 +171,12 @@ def farm_for(root: Path, cache: Path, added: bytes = b"") -> Farm:
     hashes = {file: sha256(data) for file, data in applied.items()}
     replaced = {file: sha256((root / file).read_bytes()) for file in files if (root / file).is_file()}
     content = Content(root, ("one", "two"), files, hashes, replaced)
-    return Farm(root, content, farm_of(content, cache, Path(sys.executable)))
+    return placed(content, cache)
+
+
+def placed(content: Content, cache: Path) -> Farm:
+    """Make a farm, without the bytecode that takes a process to compile."""
+    farm = Farm(content.root, content, cache / content.key)
+    farm.path.mkdir(mode=0o700, parents=True)
+    fill(content, farm.path)
+    return farm

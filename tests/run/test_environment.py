@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from vpatch.guest.vpatch_receipt import release_of
-from vpatch.run.store import farm_of
 from vpatch.tree.record import entry
 
-from tests.run.standin import CHANGED, LOAD, Farm, standing_in
+from tests.run.standin import CHANGED, LOAD, Farm, placed, standing_in
 
 INFO = "vllm-9.9.9.dist-info"
+REGISTER = "import vpatch_receipt\nvpatch_receipt.register()"
 CHECK = "import vpatch_ray\nvpatch_ray.check()\nprint('passes')\n"
 
 
 @pytest.fixture
 def released(farm: Farm, tmp_path: Path) -> Farm:
     """The farm of a vLLM with a RECORD, which has a version."""
-    record = about(farm.root, INFO)
+    record = recorded(farm.root)
     changed = {*farm.content.files, *farm.content.applied}
-    content = replace(farm.content, release=release_of(INFO, record, changed))
-    return Farm(farm.root, content, farm_of(content, tmp_path / "released", Path(sys.executable)))
+    return placed(replace(farm.content, release=release_of(INFO, record, changed)), tmp_path / "released")
 
 
-def about(root: Path, info: str) -> bytes:
+def recorded(root: Path, info: str = INFO) -> bytes:
     """Add a RECORD to a vLLM; return it."""
     (root / info).mkdir(exist_ok=True)
     rows = (entry(str(path.relative_to(root)), path.read_bytes()).raw for path in sorted(root.rglob("*.py")))
@@ -36,70 +34,67 @@ def about(root: Path, info: str) -> bytes:
     return (root / info / "RECORD").read_bytes()
 
 
-def other_release(farm: Farm, root: Path) -> Path:
+def other_release(farm: Farm, root: Path) -> None:
     shutil.copytree(farm.root, root, ignore=shutil.ignore_patterns("*.dist-info"))
-    about(root, "vllm-8.8.8.dist-info")
-    return root
+    recorded(root, "vllm-8.8.8.dist-info")
 
 
-def other_module(farm: Farm, root: Path) -> Path:
+def other_module(farm: Farm, root: Path) -> None:
     shutil.copytree(farm.root, root)
     (root / "vllm/more.py").touch()
-    about(root, INFO)
-    return root
+    recorded(root)
 
 
-def no_record(farm: Farm, root: Path) -> Path:
-    return standing_in(root, "0.33.0")
+def no_record(farm: Farm, root: Path) -> None:
+    standing_in(root, "0.33.0")
 
 
-def none(farm: Farm, root: Path) -> Path:
-    return root
+def none(farm: Farm, root: Path) -> None:
+    """There is no other vLLM either."""
 
 
-def same_release(farm: Farm, root: Path) -> Path:
+def same_release(farm: Farm, root: Path) -> None:
     """A copy, as in the environment that `uv run` makes for a worker of Ray."""
-    return Path(shutil.copytree(farm.root, root))
+    shutil.copytree(farm.root, root)
 
 
-def same_release_applied(farm: Farm, root: Path) -> Path:
+def same_release_applied(farm: Farm, root: Path) -> None:
     shutil.copytree(farm.root, root)
     (root / CHANGED).write_bytes(farm.content.files[CHANGED])
-    about(root, INFO)
-    return root
+    recorded(root)
 
 
-def linked(farm: Farm, root: Path) -> Path:
+def linked(farm: Farm, root: Path) -> None:
     root.symlink_to(farm.root)
-    return root
 
 
-OTHERS = {other_release: "imports the one in OTHER", other_module: "imports the one in OTHER"}
-OTHERS |= {no_record: "imports the one in OTHER", none: "has none"}
-Make = Callable[[Farm, Path], Path]
-
-
-@pytest.mark.parametrize(("make", "said"), OTHERS.items())
-def test_a_process_of_another_environment_ends(make: Make, said: str, released: Farm, tmp_path: Path) -> None:
-    other = make(released, tmp_path / "other")
-    ran = released.run("import vpatch_receipt\nvpatch_receipt.register()", PYTHONPATH=f"{released.path}:{other}")
-    ray = released.run(CHECK, PYTHONPATH=f"{released.path}:{other}")
-
-    assert (ran.returncode, ray.returncode, ray.stdout) == (1, 1, "")
-    for one in (ran, ray):
-        last = one.stderr.splitlines()[-1]
-        assert f"the overlays are for the vLLM in {released.root}, and " in last
-        assert said.replace("OTHER", str(other)) in last
-        assert f"start it without {released.path} on PYTHONPATH, or with a `vpatch run` of its own" in last
-
-
-@pytest.mark.parametrize("make", [same_release, same_release_applied, linked])
-def test_another_place_of_the_same_vllm_is_served(make: Make, released: Farm, tmp_path: Path) -> None:
-    other = make(released, tmp_path / "other")
-    ran = released.run(LOAD, PYTHONPATH=f"{released.path}:{other}")
-
-    assert (ran.returncode, ran.stderr.endswith(f"{released.line}\n")) == (0, True), ran.stderr
-    assert released.run(CHECK, PYTHONPATH=f"{released.path}:{other}").stdout == "passes\n"
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (other_release, "imports the one in OTHER"),
+        (other_module, "imports the one in OTHER"),
+        (no_record, "imports the one in OTHER"),
+        (none, "has none"),
+        (same_release, ""),
+        (same_release_applied, ""),
+        (linked, ""),
+    ],
+)
+def test_an_environment(make: Callable[[Farm, Path], None], message: str, released: Farm, tmp_path: Path) -> None:
+    """Another place of the same vLLM is served."""
+    make(released, tmp_path / "other")
+    path = f"{released.path}:{tmp_path}/other"
+    if message:
+        for ran in (released.run(REGISTER, PYTHONPATH=path), released.run(CHECK, PYTHONPATH=path)):
+            assert (ran.returncode, ran.stdout) == (1, "")
+            last = ran.stderr.splitlines()[-1]
+            assert f"the overlays are for the vLLM in {released.root}, and " in last
+            assert message.replace("OTHER", f"{tmp_path}/other") in last
+            assert f"start it without {released.path} on PYTHONPATH, or with a `vpatch run` of its own" in last
+    else:
+        ran = released.run(f"{LOAD}{CHECK}", PYTHONPATH=path)
+        assert (ran.returncode, ran.stdout) == (0, "passes\n"), ran.stderr
+        assert ran.stderr.endswith(f"{released.line}\n")
 
 
 def test_a_finder_of_an_editable_install_is_asked(farm: Farm, tmp_path: Path) -> None:
@@ -116,7 +111,7 @@ class Finder:
 sys.meta_path.append(Finder)
 """
     (tmp_path / "startup/sitecustomize.py").write_text(finder)
-    ran = farm.run(LOAD, PYTHONPATH=f"{farm.path}:{tmp_path}/startup")
+    ran = farm.start(LOAD, PYTHONPATH=f"{farm.path}:{tmp_path}/startup")
 
     assert (ran.returncode, farm.line in ran.stderr) == (0, True), ran.stderr
 
@@ -124,7 +119,7 @@ sys.meta_path.append(Finder)
 def test_a_release_that_is_upgraded_below_a_farm_is_another(released: Farm) -> None:
     """Its overlays may read no file that differs."""
     (released.root / "vllm/more.py").touch()
-    about(released.root, INFO)
+    recorded(released.root)
     ran = released.run(LOAD)
 
     assert ran.returncode == 1

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,30 +20,37 @@ from vpatch.run.store import LEFT_OVER_S, changes, farm_of, refuse_open
 from vpatch.run.upkeep import STAGING
 
 from tests.needs import root_only
-from tests.run.conftest import Installed
+from tests.run.conftest import FILE
+from tests.tiers import deep
 
 FORK = multiprocessing.get_context("fork")
-FILE, LINK = "vllm/engine/arg_utils.py", "vllm/__init__.py"
+LINK = "vllm/__init__.py"
+PYTHON = Path(sys.executable)
 
 
-def test_ten_at_once_make_one_farm(installed: Installed) -> None:
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_several_at_once_make_one_farm(small: Content, cache: Path) -> None:
     """No pool: it ends its processes by a signal, which may reach one that has only just been forked."""
-    content = installed.content()
-    runs = [FORK.Process(target=farm_of, args=(content, installed.cache, installed.python)) for _ in range(10)]
+    runs = [FORK.Process(target=farm_of, args=(small, cache, PYTHON)) for _ in range(4)]
     for run in runs:
         run.start()
     for run in runs:
         run.join()
 
-    assert [run.exitcode for run in runs] == [0] * 10
-    assert {path.name for path in installed.cache.iterdir()} == {content.key, "memos"}
-    assert not list(changes(content, installed.cache / content.key))
+    assert [run.exitcode for run in runs] == [0] * 4
+    assert [path.name for path in cache.iterdir()] == [small.key]
+    assert not list(changes(small, cache / small.key))
 
 
-@pytest.mark.parametrize("at", range(0, 30, 6))
-def test_a_killed_run_leaves_no_half_farm(at: int, installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
-    content, steps = installed.content(), iter(range(100_000))
-    place = Path.symlink_to
+@pytest.mark.parametrize("at", [deep(0), 1])
+def test_a_killed_run_leaves_no_half_farm(
+    at: int, small: Content, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, place = iter(range(100_000)), Path.symlink_to
 
     def link(self: Path, target: str) -> None:
         if next(steps) == at:
@@ -50,160 +58,110 @@ def test_a_killed_run_leaves_no_half_farm(at: int, installed: Installed, monkeyp
         place(self, target)
 
     monkeypatch.setattr(Path, "symlink_to", link)
-    run = FORK.Process(target=farm_of, args=(content, installed.cache, installed.python))
+    run = FORK.Process(target=farm_of, args=(small, cache, PYTHON))
     run.start()
     run.join()
 
     assert run.exitcode == -signal.SIGKILL
-    (left,) = installed.cache.glob(f"{STAGING}*")
-    assert not (installed.cache / content.key).exists()
+    (left,) = cache.glob(f"{STAGING}*")
+    assert not (cache / small.key).exists()
     monkeypatch.undo()
     old = time.time() - LEFT_OVER_S - 1
     os.utime(left, (old, old))
-    assert not list(changes(content, farm_of(content, installed.cache, installed.python)))
+    assert not list(changes(small, farm_of(small, cache, PYTHON)))
     assert not left.exists()
 
 
-def test_a_staging_folder_may_vanish_while_it_is_looked_at(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
+def test_what_another_run_stages_stays_or_vanishes(
+    small: Content, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed.cache.mkdir()
-    monkeypatch.setattr(Path, "glob", lambda _self, _pattern: [installed.cache / f"{STAGING}gone"])
-
-    assert farm_of(Content(installed.root, (), {}), installed.cache, installed.python).is_dir()
-
-
-def test_what_a_run_of_now_stages_stays(installed: Installed) -> None:
-    staged = installed.cache / f"{STAGING}other"
+    staged = cache / f"{STAGING}other"
     staged.mkdir(parents=True)
+    monkeypatch.setattr(Path, "glob", lambda _self, _pattern: [staged, cache / f"{STAGING}gone"])
+    farm = farm_of(small, cache, PYTHON)
 
-    farm_of(installed.content(), installed.cache, installed.python)
-
-    assert staged.exists()
-
-
-def rewrite(farm: Path) -> str:
-    (farm / FILE).write_bytes(b"x = 1\n")
-    return FILE
+    assert (farm.is_dir(), staged.exists()) == (True, True)
 
 
-def replace_by_link(farm: Path) -> str:
-    (farm / FILE).rename(farm / "vllm/engine/moved.py")
-    (farm / FILE).symlink_to("moved.py")
-    return FILE
-
-
-def retarget(farm: Path) -> str:
-    (farm / LINK).unlink()
-    (farm / LINK).symlink_to("/dev/null")
-    return LINK
-
-
-def add(farm: Path) -> str:
-    (farm / "torch.py").write_bytes(b"")
-    return "torch.py"
-
-
-def say_otherwise(farm: Path) -> str:
-    (farm / MANIFEST).write_bytes(b"{}")
-    return MANIFEST
-
-
-def remove(farm: Path) -> str:
-    (farm / FILE).unlink()
-    return FILE
-
-
-def open_a_file(farm: Path) -> str:
-    (farm / FILE).chmod(0o666)
-    return FILE
-
-
-def open_a_folder(farm: Path) -> str:
-    (farm / "vllm/engine/__pycache__").chmod(0o777)
-    return "vllm/engine/__pycache__"
-
-
-def put_a_pipe(farm: Path) -> str:
-    (farm / FILE).unlink()
-    os.mkfifo(farm / FILE)
-    return FILE
-
-
-CHANGES = [rewrite, replace_by_link, retarget, add, say_otherwise, remove, open_a_file, open_a_folder, put_a_pipe]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_farm_is_refused(change: Callable[[Path], str], installed: Installed) -> None:
-    content = installed.content()
-    farm = farm_of(content, installed.cache, installed.python)
-    assert farm_of(content, installed.cache, installed.python) == farm
-    path = change(farm)
-
-    with pytest.raises(Failure, match=f"farm changed: {farm}/{path}: .*; remove {farm}"):
-        farm_of(content, installed.cache, installed.python)
-
-
-@root_only
-@pytest.mark.parametrize("place", [FILE, "vllm/engine"])
-def test_so_is_one_with_what_belongs_to_another_user(place: str, installed: Installed) -> None:
-    content = installed.content()
-    farm = farm_of(content, installed.cache, installed.python)
-    os.chown(farm / place, 12345, -1)
-
-    with pytest.raises(Failure, match=f"farm changed: {farm}/{place}: "):
-        farm_of(content, installed.cache, installed.python)
-
-
-def test_nothing_in_a_farm_is_open_whatever_the_umask(installed: Installed) -> None:
-    """Python would make a missing folder for bytecode when it imports, in the umask of the command."""
-    content = installed.content()
+def test_a_farm(small: Content, cache: Path) -> None:
+    """Nothing in it is open, whatever the umask: Python would make a missing folder for bytecode in the command's."""
     before = os.umask(0)
     try:
-        farm = farm_of(content, installed.cache, installed.python)
+        farm = farm_of(small, cache, PYTHON)
     finally:
         os.umask(before)
-    made = [path for path in farm.rglob("*") if not path.is_symlink()]
+    (compiled,) = (farm / "vllm/engine/__pycache__").glob("arg_utils.*.pyc")
+    (farm / "vllm/engine/__pycache__/arg_utils.cpython-399.pyc").write_bytes(b"")  # Python writes there, too
 
+    made = [path for path in farm.rglob("*") if not path.is_symlink() and path.name != "arg_utils.cpython-399.pyc"]
     assert [path for path in made if path.stat().st_mode & 0o022] == []
     packages = {path.parent for path in farm.rglob("*.py")}
     assert [folder for folder in packages if not (folder / "__pycache__").is_dir()] == []
-
-
-def test_bytecode_that_python_writes_is_no_change(installed: Installed) -> None:
-    content = installed.content()
-    farm = farm_of(content, installed.cache, installed.python)
-    (farm / "vllm/engine/__pycache__/arg_utils.cpython-399.pyc").write_bytes(b"")
-
-    assert list(changes(content, farm)) == []
-
-
-def test_the_files_are_compiled_under_their_final_names(installed: Installed) -> None:
-    farm = farm_of(installed.content(), installed.cache, installed.python)
-    (compiled,) = (farm / "vllm/engine/__pycache__").glob("arg_utils.*.pyc")
-
-    assert str(farm / FILE).encode() in compiled.read_bytes()
+    assert str(farm / FILE).encode() in compiled.read_bytes(), "its final name"
     assert STAGING.encode() not in compiled.read_bytes()
+    assert (farm / MANIFEST).read_bytes() == small.manifest
+    assert list(changes(small, farm)) == []
+    assert farm_of(small, cache, PYTHON) == farm
+    shutil.rmtree(farm)
+    assert farm_of(small, cache, PYTHON) == farm
 
 
-def test_a_folder_that_cannot_be_made_is_named(installed: Installed, tmp_path: Path) -> None:
+def by_a_link(farm: Path) -> None:
+    (farm / FILE).rename(farm / "vllm/engine/moved.py")
+    (farm / FILE).symlink_to("moved.py")
+
+
+def by_a_pipe(farm: Path) -> None:
+    (farm / FILE).unlink()
+    os.mkfifo(farm / FILE)
+
+
+def to_elsewhere(farm: Path) -> None:
+    (farm / LINK).unlink()
+    (farm / LINK).symlink_to("/dev/null")
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "rewritten": (lambda farm: (farm / FILE).write_bytes(b"x = 1\n"), FILE),
+    "removed": (lambda farm: (farm / FILE).unlink(), FILE),
+    "a link": (by_a_link, FILE),
+    "a pipe": (by_a_pipe, FILE),
+    "a link to elsewhere": (to_elsewhere, LINK),
+    "added": (lambda farm: (farm / "torch.py").write_bytes(b""), "torch.py"),
+    "another manifest": (lambda farm: (farm / MANIFEST).write_bytes(b"{}"), MANIFEST),
+    "an open file": (lambda farm: (farm / FILE).chmod(0o666), FILE),
+    "an open folder": (lambda farm: (farm / "vllm/engine/__pycache__").chmod(0o777), "vllm/engine/__pycache__"),
+    "another user's file": (lambda farm: os.chown(farm / FILE, 12345, -1), FILE),
+    "another user's folder": (lambda farm: os.chown(farm / "vllm/engine", 12345, -1), "vllm/engine"),
+}
+
+
+@root_only
+@pytest.mark.parametrize("harm", HARM)
+def test_a_changed_farm_is_refused(harm: str, small: Content, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, path = HARM[harm]
+    monkeypatch.setattr(store, "compiled", lambda *_: None)
+    farm = farm_of(small, cache, PYTHON)
+    change(farm)
+
+    with pytest.raises(Failure, match=f"farm changed: {farm}/{path}: .*; remove {farm}"):
+        farm_of(small, cache, PYTHON)
+
+
+def test_what_cannot_be_made(small: Content, cache: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-
     with pytest.raises(Failure, match=f"{tmp_path}/file/cache: not a directory; name a folder"):
-        farm_of(installed.content(), tmp_path / "file/cache", installed.python)
-
-
-def test_files_that_do_not_compile_are_no_farm(installed: Installed) -> None:
-    content = Content(installed.root, (), {FILE: b"x = ("})
-
+        farm_of(small, tmp_path / "file/cache", PYTHON)
     with pytest.raises(Failure, match="cannot compile"):
-        farm_of(content, installed.cache, installed.python)
-    assert list(installed.cache.iterdir()) == []
+        farm_of(Content(small.root, (), {FILE: b"x = ("}), cache, PYTHON)
+    assert list(cache.iterdir()) == []
+
+
+# --- who may write there --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o770, True), (0o1777, True), (0o755, False)])
-def test_a_cache_that_others_may_write_to_is_refused(mode: int, refused: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    cache = tmp_path / "cache"
+def test_a_cache_that_others_may_write_to(mode: int, refused: bool, cache: Path) -> None:  # noqa: FBT001
     cache.mkdir()
     cache.chmod(mode)
 
@@ -214,11 +172,13 @@ def test_a_cache_that_others_may_write_to_is_refused(mode: int, refused: bool, t
         refuse_open(cache)
 
 
-def test_so_is_one_below_such_a_folder_unless_it_is_sticky(tmp_path: Path) -> None:
+def test_so_is_one_below_such_a_folder_unless_it_is_sticky_or_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "shared/mine").mkdir(parents=True)
     (tmp_path / "shared").chmod(0o777)
-    with pytest.raises(Failure, match=f"{tmp_path}/shared: others"):
-        refuse_open(tmp_path / "shared/mine")
+    (tmp_path / "link").symlink_to("shared")
+    for place in ("shared/mine", "link"):
+        with pytest.raises(Failure, match=f"{tmp_path}/shared: others"):
+            refuse_open(tmp_path / place)
 
     (tmp_path / "shared").chmod(0o1777)
     refuse_open(tmp_path / "shared/mine")
@@ -231,21 +191,3 @@ def test_a_foreign_cache_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Failure, match=f"{tmp_path}/theirs: it belongs to user 12345: who can write there"):
         refuse_open(tmp_path / "theirs/cache")
-
-
-def test_a_link_to_an_open_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir(mode=0o700)
-    (tmp_path / "open").chmod(0o777)
-    (tmp_path / "cache").symlink_to("open")
-
-    with pytest.raises(Failure, match=f"{tmp_path}/open: others"):
-        refuse_open(tmp_path / "cache")
-
-
-def test_the_manifest_names_the_vllm_and_the_files(installed: Installed) -> None:
-    content = installed.content()
-    farm = farm_of(content, installed.cache, installed.python)
-
-    assert (farm / MANIFEST).read_bytes() == content.manifest
-    shutil.rmtree(farm)
-    assert store.farm_of(content, installed.cache, installed.python) == farm
