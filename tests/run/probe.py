@@ -18,15 +18,15 @@ def answer(queue: Any, thing: Any) -> None:
     queue.put(thing.tell())
 
 
-def told_by(method: str, thing: object) -> Any:
-    """What a child process says that was started in this way."""
+def answered_by(method: str, thing: object) -> Any:
+    """Return the answer of a child process that was started in this way."""
     context: Any = multiprocessing.get_context(method)
     queue = context.Queue()
     child = context.Process(target=answer, args=(queue, thing))
     child.start()
-    said = queue.get(timeout=60)
+    found = queue.get(timeout=60)
     child.join()
-    return said
+    return found
 
 
 def lines_of_failure(fail: Any) -> str:
@@ -59,7 +59,7 @@ def seen() -> dict[str, Any]:
         "data beside a changed file": (Path(mod.__file__).parent / "configs/a.json").read_text(),
         "importlib.resources": (importlib.resources.files("vllm.layers") / "configs/a.json").read_text(),
         "line of a debugger": linecache.getline(code.co_filename, code.co_firstlineno + 1),
-        **{method: told_by(method, Thing()) for method in ("spawn", "fork", "forkserver")},
+        **{method: answered_by(method, Thing()) for method in ("spawn", "fork", "forkserver")},
         **{f"python {flags} -m": run(*flags.split()) for flags in ("", "-P", "-E", "-I")},
     }
 

@@ -33,55 +33,48 @@ def script(first: str, name: str = "serve", second: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "first"),
+    ("words", "first", "flags"),
     [
-        ("-m vllm.entrypoints.cli.main serve", "."),
-        ("-c pass", "."),
-        ("-cpass", "."),
-        ("-", "."),
-        ("", "."),
-        ("scripts/serve.py -I -m vllm", "scripts"),
-        ("-u -X dev -W ignore scripts/serve.py", "scripts"),
-        ("scripts", "scripts"),
-        ("-Xdev -Wignore scripts/serve.py", "scripts"),
-        ("-Bum vllm -I", "."),
-        ("--check-hash-based-pycs never scripts/serve.py", "scripts"),
-        ("-P -m vllm", None),
-        ("-BP scripts/serve.py", None),
+        ("-m vllm.entrypoints.cli.main serve", ".", ""),
+        ("-c pass", ".", ""),
+        ("-cpass", ".", ""),
+        ("-", ".", ""),
+        ("", ".", ""),
+        ("scripts/serve.py -I -m vllm", "scripts", ""),
+        ("-u -X dev -W ignore scripts/serve.py", "scripts", ""),
+        ("scripts", "scripts", ""),
+        ("-Xdev -Wignore scripts/serve.py", "scripts", ""),
+        ("-Bum vllm -I", ".", ""),
+        ("--check-hash-based-pycs never scripts/serve.py", "scripts", ""),
+        ("-W s -B scripts/serve.py", "scripts", ""),
+        ("-s scripts/serve.py", "scripts", "-s"),
+        ("-Ss scripts/serve.py", "scripts", "-s -S"),
+        ("-Bus -X dev scripts/serve.py", "scripts", "-s"),
+        ("-P -m vllm", None, "-P"),
+        ("-BP scripts/serve.py", None, "-P"),
     ],
 )
-def test_python_itself(words: str, first: str | None, here: Path) -> None:
+def test_python_itself(words: str, first: str | None, flags: str, here: Path) -> None:
+    """Python searches other folders with some flags, with which the interpreter is asked."""
     found = understood([sys.executable, *words.split()])
 
     assert (found.python, found.program) == (PYTHON, PYTHON)
     assert found.first == (here / first if first else None)
-
-
-def test_no_folder_is_first_with_a_safe_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-
-    assert understood([sys.executable, "-m", "vllm"]).first is None
-    assert understood([script(f"#!{PYTHON}")]).first is None
-
-
-@pytest.mark.parametrize("words", ["-I -m vllm", "-E scripts/serve.py", "-BI -m vllm", "-sEc pass"])
-def test_an_isolated_python_is_refused(words: str) -> None:
-    with pytest.raises(
-        Failure, match=rf"out of reach: {PYTHON}: it runs Python with {words.split(maxsplit=1)[0]}, which ignores"
-    ):
-        understood([sys.executable, *words.split()])
+    assert found.flags == tuple(flags.split())
 
 
 @pytest.mark.parametrize(
     ("line", "second"),
     [
         (f"#!{PYTHON}", ""),
-        (f"#!{PYTHON} -sP", ""),
+        (f"#!{PYTHON} -u", ""),
+        (f"#!{PYTHON} -s", ""),
+        (f"#!{PYTHON} -Ss", ""),
+        (f"#!{PYTHON} -P", ""),
         (f"#!/usr/bin/env {PYTHON.name}", ""),
-        (f"#!/usr/bin/env -S {PYTHON.name} -u", ""),
-        (f"#!/usr/bin/env -S A=b {PYTHON.name}", ""),
         (f"#!/usr/bin/env -S{PYTHON.name} -u", ""),
         (f"#!/usr/bin/env -S -u A --unset=B -uC {PYTHON.name}", ""),
+        (f"#!/usr/bin/env -S A=b {PYTHON.name} -P", ""),
         ("#!/bin/sh", f"'''exec' {PYTHON} \"$0\" \"$@\""),
         ("#!/bin/sh", f'\'\'\'exec\' "{PYTHON}" "$0" "$@"'),
         ("#!/bin/sh", f"'''exec' '{PYTHON}' \"$0\" \"$@\""),
@@ -91,71 +84,34 @@ def test_a_script_of_python(line: str, second: str, here: Path) -> None:
     found = understood([script(line, second=second), "--port", "1"])
 
     assert (found.program, found.python) == (here / "serve", PYTHON)
-    assert found.first == (None if "P" in line.partition(" ")[2] else here)
+    assert found.first == (None if "P" in line.rpartition(" ")[2] else here)
+    assert found.flags == {"-s": ("-s",), "-Ss": ("-s", "-S"), "-P": ("-P",)}.get(line.rpartition(" ")[2], ())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "-u PYTHONPATH",
-        "-uPYTHONPATH",
-        "--unset=PYTHONPATH",
-        "--unset PYTHONPATH",
-        "-i",
-        "-",
-        "-iu A",
-        "--ignore-environment",
-        "-u A -i",
-        "A=b -i",
-        "--chdir=/",
-        *(f"{name}=1" for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE", "VLLM_PLUGINS")),
-    ],
-)
-def test_a_first_line_that_changes_what_decides_is_refused(words: str, here: Path) -> None:
-    """Of what python is started with, it can take the farm away."""
-    with pytest.raises(Failure, match=rf"out of reach: {here}/serve: its first line (sets|unsets|runs env with) "):
-        understood([script(f"#!/usr/bin/env -S {words} {PYTHON.name}")])
-
-
-@pytest.mark.parametrize(
-    ("options", "flags"),
-    [("-s", "-s"), ("-Ss", "-s -S"), ("-Bus -X dev", "-s"), ("-W s -B", ""), ("-P", "-P"), ("-", "")],
-)
-def test_flags_with_which_other_folders_are_searched(options: str, flags: str) -> None:
-    """The interpreter is asked with them."""
-    line = options.replace(" ", "") if options != "-" else ""
-
-    assert understood([sys.executable, *options.split(), "scripts/serve.py"]).flags == tuple(flags.split())
-    if line and "-X" not in line and "-W" not in line:
-        assert understood([script(f"#!{PYTHON} {line}")]).flags == tuple(flags.split())
-
-
-@pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("way", ["python", "itself"])
-def test_an_archive_is_searched_first(way: str, *, safe: bool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As zipapp makes it, with modules of its own."""
-    if safe:
-        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+def test_an_archive_is_searched_first(way: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As zipapp makes it, with modules of its own; a safe path leaves out only the folder of a script."""
     (here / "app").mkdir()
     (here / "app/__main__.py").touch()
     zipapp.create_archive(here / "app", here / "app.pyz", interpreter=str(PYTHON))
     words = [sys.executable, "app.pyz"] if way == "python" else ["./app.pyz"]
 
     assert understood(words).first == here / "app.pyz"
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert understood(words).first == here / "app.pyz"
+    assert understood([sys.executable, "-m", "vllm"]).first is None
+    assert understood([script(f"#!{PYTHON}")]).first is None
 
 
-def test_the_folder_of_a_linked_script_is_that_of_its_target(here: Path) -> None:
+def test_where_a_program_is(here: Path) -> None:
+    """The folder of a linked script is that of its target; a program is searched on PATH."""
     script(f"#!{PYTHON}", "scripts/run")
     (here / "run").symlink_to("scripts/run")
+    shutil.copy(script(f"#!{PYTHON}"), here / "scripts/vllm")
 
     assert understood(["run"]).first == here / "scripts"
-
-
-def test_an_isolated_script_is_refused(here: Path) -> None:
-    with pytest.raises(
-        Failure, match=f"{here}/serve: it runs Python with -I, which ignores PYTHONPATH; run it without"
-    ):
-        understood([script(f"#!{PYTHON} -I")])
+    assert understood(["scripts/vllm"]).program == here / "scripts/vllm"
+    assert understood(["serve"]).program == here / "serve"
 
 
 @pytest.mark.parametrize("line", ["#!/bin/sh", "#!", "\x7fELF", "", "#!/bin/sh -e", "#!/usr/bin/awk -f 'x"])
@@ -165,23 +121,44 @@ def test_what_is_no_python_has_no_interpreter(line: str) -> None:
     assert (found.python, found.first) == (None, None)
 
 
-def test_a_shell_is_no_python() -> None:
-    assert understood(["sh", "-c", "python"]).python is None
+ISOLATED = "ignores PYTHONPATH; run it without"
+CHANGES = r"its first line (sets|unsets|runs env with) "
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("PYTHON -I -m vllm", f"PYTHON: it runs Python with -I, which {ISOLATED}"),
+        ("PYTHON -E scripts/serve.py", f"PYTHON: it runs Python with -E, which {ISOLATED}"),
+        ("PYTHON -BI -m vllm", f"PYTHON: it runs Python with -BI, which {ISOLATED}"),
+        ("PYTHON -sEc pass", f"PYTHON: it runs Python with -sEc, which {ISOLATED}"),
+        ("#!PYTHON -I", f"HERE/serve: it runs Python with -I, which {ISOLATED}"),
+        ("#!/gone/python3", "HERE/serve: its first line names /gone/python3, which does"),
+        ("#!/usr/bin/env -S -u PYTHONPATH python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S -uPYTHONPATH python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S --unset=PYTHONPATH python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S --unset PYTHONPATH python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S -i python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S - python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S -iu A python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S --ignore-environment python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S -u A -i python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S A=b -i python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S --chdir=/ python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S PYTHONPATH=1 python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S PYTHONHOME=1 python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S PYTHONNOUSERSITE=1 python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S PYTHONUSERBASE=1 python3", f"HERE/serve: {CHANGES}"),
+        ("#!/usr/bin/env -S VLLM_PLUGINS=1 python3", f"HERE/serve: {CHANGES}"),
+    ],
+)
+def test_what_takes_the_farm_away_is_refused(words: str, message: str, here: Path) -> None:
+    words = words.replace("PYTHON ", f"{PYTHON} ", 1) if "env" not in words else words
+    with pytest.raises(Failure, match=message.replace("HERE", str(here)).replace("PYTHON:", f"{PYTHON}:")):
+        understood([script(words)] if words.startswith("#!") else words.split())
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./scripts", "scripts/serve.py"])
 def test_a_command_that_does_not_exist(name: str) -> None:
     with pytest.raises(Missing, match=f"no such command: {name}: neither a program on PATH nor an executable file"):
         understood([name])
-
-
-def test_a_script_of_an_interpreter_that_is_gone(here: Path) -> None:
-    with pytest.raises(Failure, match=f"no interpreter: {here}/serve: its first line names /gone/python3, which does"):
-        understood([script("#!/gone/python3")])
-
-
-def test_the_program_is_searched_on_path(here: Path) -> None:
-    shutil.copy(script(f"#!{PYTHON}"), here / "scripts/vllm")
-
-    assert understood(["scripts/vllm"]).program == here / "scripts/vllm"
-    assert understood(["serve"]).program == here / "serve"

@@ -1,4 +1,4 @@
-"""A second start plans nothing, unless something that the plan follows from has changed."""
+"""A second start plans nothing, unless something that was opened, listed or imported for the plan has changed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from typing import Any
 
 import pytest
 import vpatch.run.planning
-from vpatch.core.catalogue import Selection
+from vpatch.core.catalogue import Selection, discover
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.run.command import Command
+from vpatch.run.content import Content
 from vpatch.run.launch import prepare
-from vpatch.run.memo import Memo
-from vpatch.tree.locate import locate
+from vpatch.run.memo import opened, unchanged
 
 from tests.engines import engine_of
-from tests.run.conftest import Installed
+from tests.run.conftest import FILE, Installed
 
-FILE = "vllm/engine/arg_utils.py"
+ONE = ("turboquant-skip-list",)  # planned quickly
+
+
+def content(installed: Installed) -> Content:
+    return installed.content(only=ONE)
 
 
 @pytest.fixture
@@ -40,13 +44,6 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_a_second_start_plans_nothing(installed: Installed, plans: list[str]) -> None:
-    first, second = installed.content(), installed.content()
-
-    assert (first, plans) == (second, ["plan"])
-    assert first.files
-
-
 def edit(installed: Installed) -> None:
     data = (installed.root / FILE).read_bytes()
     (installed.root / FILE).unlink()
@@ -55,121 +52,86 @@ def edit(installed: Installed) -> None:
 
 def add_a_file_that_was_missing(installed: Installed) -> None:
     (installed.root / "vllm/_vpatch").mkdir()
-    (installed.root / "vllm/_vpatch/turboquant_hybrid.py").write_bytes(b"# vpatch: turboquant-hybrid\n")
+    (installed.root / "vllm/_vpatch/turboquant_skip_list.py").write_bytes(b"# vpatch: turboquant-skip-list\n")
 
 
-def spoil_the_memo(installed: Installed) -> None:
-    (memo,) = (installed.cache / "memos").iterdir()
-    memo.write_text("{")
+def memo(installed: Installed) -> Path:
+    (found,) = (installed.cache / "memos").iterdir()
+    return found
 
 
-def spoil_a_file(installed: Installed) -> None:
-    (memo,) = (installed.cache / "memos").iterdir()
-    told = json.loads(memo.read_text())
-    told["files"][FILE] = (bytes.fromhex(told["files"][FILE]) + b"x = 1\n").hex()
-    memo.write_text(json.dumps(told))
+def spoil_a_file(about: Any) -> None:
+    file = next(iter(about["files"]))
+    about["files"][file] = (bytes.fromhex(about["files"][file]) + b"x = 1\n").hex()
 
 
-def spoil_what_apply_did(installed: Installed) -> None:
-    (memo,) = (installed.cache / "memos").iterdir()
-    told = json.loads(memo.read_text())
-    memo.write_text(json.dumps({**told, "applied": {"vllm/other.py": "0" * 64}}))
+def touch_vpatch(about: Any) -> None:
+    """As if a module had been another file then."""
+    own = next(path for path in about["code"] if path.endswith("/vpatch_overlays/turboquant_hybrid.py"))
+    about["code"][own][0][2] -= 1
 
 
-def touch_vpatch(installed: Installed) -> None:
-    (memo,) = (installed.cache / "memos").iterdir()
-    told = json.loads(memo.read_text())
-    own = next(path for path in told["code"] if path.endswith("/vpatch_overlays/turboquant_hybrid.py"))
-    told["code"][own][0][2] -= 1  # as if it had been another file then
-    memo.write_text(json.dumps(told))
+def spoiled(change: Callable[[Any], object]) -> Callable[[Installed], None]:
+    def spoil(installed: Installed) -> None:
+        about = json.loads(memo(installed).read_text())
+        change(about)
+        memo(installed).write_text(json.dumps(about))
+
+    return spoil
 
 
-SPOILED = [spoil_the_memo, spoil_a_file, spoil_what_apply_did]
+CHANGED: dict[str, Callable[[Installed], object]] = {
+    "an edit": edit,
+    "a file that was missing": add_a_file_that_was_missing,
+    "another vpatch": spoiled(touch_vpatch),
+    "a spoiled file": spoiled(spoil_a_file),
+    "what apply did": spoiled(lambda about: about.update(applied={"vllm/other.py": "0" * 64})),
+    "no JSON": lambda installed: memo(installed).write_text("{"),
+}
 
 
-@pytest.mark.parametrize("change", [edit, add_a_file_that_was_missing, touch_vpatch, *SPOILED])
-def test_a_change_is_planned_anew(change: Callable[[Installed], None], installed: Installed, plans: list[str]) -> None:
-    installed.content()
-    change(installed)
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_change_is_planned_anew(what: str, installed: Installed, plans: list[str]) -> None:
+    """The memo is then replaced as a whole."""
+    first = content(installed)
+    assert first.files
+    assert (content(installed), plans) == (first, ["plan"])
+    old = time.time() - 9
+    os.utime(memo(installed), (old, old))
+    CHANGED[what](installed)
     with suppress(Failure):  # an overlay that is half applied
-        installed.content()
+        content(installed)
+        assert memo(installed).stat().st_mtime > old
 
     assert plans == ["plan", "plan"]
 
 
-def test_another_selection_is_planned_by_itself(installed: Installed, plans: list[str]) -> None:
-    assert installed.content() != installed.content("turboquant-tiles")
-    assert plans == ["plan", "plan"]
+def test_another_selection_or_search_path_is_planned_by_itself(
+    installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = content(installed)
+    assert first != installed.content(only=("hybrid-mtp-prefix",))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert content(installed) == first
+    assert plans == ["plan"] * 3
 
 
 def test_a_cache_that_cannot_be_written_to_is_no_failure(installed: Installed, plans: list[str]) -> None:
     installed.cache.write_bytes(b"")
 
-    assert installed.content() == installed.content()
+    assert content(installed) == content(installed)
     assert plans == ["plan", "plan"]
 
 
 def test_memos_that_others_may_write_to_are_not_read(installed: Installed, plans: list[str]) -> None:
-    installed.content()
+    content(installed)
     (installed.cache / "memos").chmod(0o777)
-    told = f"not a safe folder for farms: {installed.cache}/memos: others may write to it"
-    with pytest.raises(Failure, match=told):
+    message = f"not a safe folder for farms: {installed.cache}/memos: others may write to it"
+    with pytest.raises(Failure, match=message):
         prepare(Command(installed.python, installed.python, None), Selection(), installed.python, installed.cache)
 
     assert plans == ["plan"]
-
-
-def test_the_memo_is_replaced_as_a_whole(installed: Installed) -> None:
-    installed.content()
-    (memo,) = (installed.cache / "memos").iterdir()
-    old = time.time() - 9
-    os.utime(memo, (old, old))
-    edit(installed)
-    installed.content()
-
-    assert [memo] == list((installed.cache / "memos").iterdir())
-    assert Path(memo).stat().st_mtime > old
-
-
-def test_what_is_no_code_may_come_and_go(
-    installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As coverage data, and bytecode that another process compiles, do while tests run."""
-    monkeypatch.syspath_prepend(tmp_path / "path")
-    (tmp_path / "path").mkdir()
-    installed.content()
-    (tmp_path / "path/.coverage.host.1").touch()
-    (tmp_path / "path/__pycache__").mkdir()
-    installed.content()
-
-    assert plans == ["plan"]
-
-
-@pytest.mark.parametrize("which", ["new", "another version"])
-def test_an_installed_package_may_have_overlays(
-    which: str, installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    about = tmp_path / "path/more-1.dist-info"
-    monkeypatch.syspath_prepend(tmp_path / "path")
-    (about.parent if which == "new" else about).mkdir(parents=True)
-    installed.content()
-    if which != "new":
-        about.rename(tmp_path / "gone")
-    about.mkdir()
-    (about / "entry_points.txt").touch()
-    installed.content()
-
-    assert plans == ["plan", "plan"]
-
-
-def test_another_search_path_has_other_overlays(
-    installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    installed.content()
-    monkeypatch.syspath_prepend(tmp_path)
-    installed.content()
-
-    assert plans == ["plan", "plan"]
 
 
 class Package:
@@ -209,19 +171,19 @@ CHANGES = {
     "a changed data file": ("odd/data/note.txt", "another note"),
     "an edited entry_points.txt": ("odd-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
     "a new entry_points.txt": ("other-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
+    "a new package": ("new-1.dist-info/entry_points.txt", ""),
     "a module that comes before another": ("../before/odd_help/words.py", "word = 'y'\n"),
 }
 SAME = {
-    "nothing": ("odd/data/note.txt", None),
+    "nothing": ("odd/data/note.txt", "a note"),
     "a module's bytecode": ("odd/overlays/__pycache__/odd_one.cpython-399.pyc", ""),
     "a file that nothing reads": ("odd/data/.other.txt", ""),
+    "coverage data": (".coverage.host.1", ""),
 }
 
 
 @pytest.mark.parametrize("what", [*CHANGES, *SAME])
-def test_what_was_opened_for_a_plan_is_compared(
-    what: str, installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_opened_for_overlays_is_compared(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever an overlay's package is made of, and reads."""
     for place in ("path", "before"):
         (tmp_path / place).mkdir()
@@ -230,14 +192,108 @@ def test_what_was_opened_for_a_plan_is_compared(
     (tmp_path / "path/other-1.dist-info").mkdir()
     before = {*sys.modules}
     try:
-        installed.content()
-        file, text = {**CHANGES, **SAME}[what]
-        if text is not None:
-            package.put(file, text)
-        recalled = Memo.of(installed.cache, locate(installed.root), Selection()).recall(locate(installed.root))
+        with opened() as found:
+            assert "odd-one" in {item.id for item in discover()}
+        assert "odd_single" in sys.modules
     finally:
         for name in {*sys.modules} - before:
             if name.startswith("odd"):
                 del sys.modules[name]
+    file, text = {**CHANGES, **SAME}[what]
+    if what != "nothing":
+        package.put(file, text)
 
-    assert ((recalled is not None), plans) == (what in SAME, ["plan"])
+    assert unchanged(found) == (what in SAME)
+
+
+# --- one file or folder ---------------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path) -> None:
+    path.write_text("else")
+
+
+def grow(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("more")
+
+
+def exchange(path: Path) -> None:
+    """Another file of the same size and time."""
+    about = path.stat()
+    path.with_suffix(".new").write_text("x" * about.st_size)
+    os.utime(path.with_suffix(".new"), ns=(about.st_atime_ns, about.st_mtime_ns))
+    path.with_suffix(".new").replace(path)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def open_by_number(path: Path) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        *((Path.read_bytes, change) for change in (rewrite, grow, exchange, Path.unlink, become_a_folder)),
+        (open_by_number, rewrite),
+        (lambda path: os.listdir(path.parent), lambda path: path.with_name("new").touch()),  # noqa: PTH208
+        (lambda path: [*os.scandir(path.parent)], lambda path: path.with_name("new").touch()),
+        (lambda path: suppressed(path.with_name("missing")), lambda path: path.with_name("missing").touch()),
+    ],
+    ids=["rewrite", "grow", "exchange", "unlink", "folder", "descriptor", "listdir", "scandir", "missing"],
+)
+def test_what_was_read(read: Callable[[Path], object], change: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with opened() as found:
+        read(tmp_path / "a.txt")
+
+    assert unchanged(found)
+    change(tmp_path / "a.txt")
+    assert not unchanged(found)
+
+
+def suppressed(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.read_text()
+
+
+def test_what_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written, descriptors, files of the system, and what is opened outside the block."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "before").touch()
+    (tmp_path / "before").read_bytes()
+    with opened() as found:
+        (tmp_path / "written").write_text("x")
+        Path("/proc/self/stat").read_bytes()
+        with open(os.open(os.devnull, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.read()
+        Path("relative").touch()
+        (tmp_path / "read").touch()
+        Path("read").read_bytes()
+    (tmp_path / "after").touch()
+    (tmp_path / "after").read_bytes()
+
+    below = {Path(path).name for path in found if Path(path).is_relative_to(tmp_path)}
+    assert below == {"read"}
+    assert not [path for path in found if path.startswith(("/proc/", "/dev/"))]
+
+
+def test_modules_count_by_their_source_and_their_packages_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python reads the bytecode, and asks for no more of the source than its time."""
+    (tmp_path / "stamped_package").mkdir()
+    (tmp_path / "stamped_package/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "stamped_package", raising=False)
+    for _ in range(2):
+        with opened() as found:
+            __import__("stamped_package")
+        sys.modules.pop("stamped_package")
+
+    below = {str(Path(path).relative_to(tmp_path)) for path in found if Path(path).is_relative_to(tmp_path)}
+    assert below == {".", "stamped_package", "stamped_package/__init__.py"}

@@ -16,6 +16,7 @@ from vpatch.run.content import Content
 from vpatch.run.store import farm_of
 
 from tests.needs import python
+from tests.tiers import deep
 
 STOCK = """
 import json
@@ -66,7 +67,7 @@ def seen(interpreter: Path, path: Path | None, here: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", [deep("3.11"), "3.12", deep("3.13")])
 def test_a_process_sees_what_apply_would_have_made(version: str, tmp_path: Path) -> None:
     """But for an isolated Python, which ignores PYTHONPATH: `vpatch run` refuses it."""
     executable = python(version)
