@@ -39,22 +39,19 @@ def extension(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("started_by", ["vpatch", "the command"])
-def test_what_a_process_has_mapped_counts(started_by: str, extension: str) -> None:
+def test_what_a_process_shows(extension: str, farm: Farm) -> None:
+    """What it or a process that it has started has mapped, and its receipt."""
     code = MAPS.format(file=extension)
-    with started(sys.executable, "-c", code if started_by == "vpatch" else STARTS.format(code=code)) as program:
-        assert states(program) == (True, False, False)
-        assert len([*family(program)]) == (1 if started_by == "vpatch" else 2)
-
-
-def test_a_receipt_counts(farm: Farm) -> None:
+    for program_code, shown, count in (
+        (code, (True, False, False), 1),
+        (STARTS.format(code=code), (True, False, False), 2),
+        (WAITS, (False, False, False), 1),
+    ):
+        with started(sys.executable, "-c", program_code) as program:
+            assert states(program) == shown
+            assert len([*family(program)]) == count
     with farm.serving() as program:
         assert states(program)[2]
-
-
-def test_another_program_is_none_of_it() -> None:
-    with started(sys.executable, "-c", WAITS) as program:
-        assert states(program) == (False, False, False)
 
 
 @contextmanager

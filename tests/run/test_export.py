@@ -24,9 +24,10 @@ from vpatch.tree.backup import sha256
 
 from tests.conftest import contents_of, unchanged
 from tests.needs import root_only
+from tests.run.conftest import FILE
+from tests.tiers import deep
 
 FORK = multiprocessing.get_context("fork")
-FILE = "vllm/engine/arg_utils.py"
 PYTHON = Path(sys.executable)
 
 
@@ -50,45 +51,36 @@ class Farm:
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Farm:
-    """Of a vLLM of three files; one is changed, and one is new."""
-    root = tmp_path / "site-packages"
-    for file in ("vllm/__init__.py", FILE, "vllm/v1/core.py"):
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_bytes(b"x = 1\n")
-    files = {FILE: b"x = 2\n", "vllm/_vpatch/new.py": b""}
-    return Farm(tmp_path / "farm", Content(root, ("one",), files))
+def farm(small: Content, tmp_path: Path) -> Farm:
+    return Farm(tmp_path / "farm", small)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile nothing, which takes a process."""
+    monkeypatch.setattr(store, "compiled", lambda *_: None)
 
 
 def test_a_missing_folder_is_made_and_an_empty_one_filled(farm: Farm, tmp_path: Path) -> None:
+    """Another user may read it, whatever the umask; a volume that everybody may write to will do."""
     (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "a/b", tmp_path / "empty"):
-        made = replace(farm, folder=folder)
-        made.put()
-        assert made.is_whole()
-        assert (folder / MANIFEST).read_bytes() == farm.content.manifest
-        assert not (folder / PART).exists()
-
-
-def test_a_volume_that_everybody_may_write_to_will_do(farm: Farm) -> None:
-    farm.folder.mkdir()
-    farm.folder.chmod(0o2777)
-    farm.put()
-
-    assert farm.folder.stat().st_mode & 0o7777 == 0o2777
-
-
-def test_another_user_may_read_it_whatever_the_umask(farm: Farm) -> None:
+    (tmp_path / "empty").chmod(0o2777)
     before = os.umask(0o077)
     try:
-        farm.put()
+        for folder in (tmp_path / "a/b", tmp_path / "empty"):
+            made = replace(farm, folder=folder)
+            made.put()
+            assert made.is_whole()
+            assert (folder / MANIFEST).read_bytes() == farm.content.manifest
+            assert not (folder / PART).exists()
         assert os.umask(0o077) == 0o077
     finally:
         os.umask(before)
-    made = [path for path in farm.folder.rglob("*") if not path.is_symlink()]
+    written = [path for path in (tmp_path / "a/b").rglob("*") if not path.is_symlink()]
 
-    assert {path.stat().st_mode & 0o005 for path in made if path.is_dir()} == {0o005}
-    assert {path.stat().st_mode & 0o004 for path in made} == {0o004}
+    assert (tmp_path / "empty").stat().st_mode & 0o7777 == 0o2777
+    assert {path.stat().st_mode & 0o005 for path in written if path.is_dir()} == {0o005}
+    assert {path.stat().st_mode & 0o004 for path in written} == {0o004}
 
 
 def test_the_same_again_writes_bytecode_only(farm: Farm) -> None:
@@ -130,60 +122,53 @@ def cut_off(farm: Farm) -> Farm:
     return farm
 
 
-@pytest.mark.parametrize("change", [upgrade, spoil, cut_off])
+def link_to_the_users(farm: Farm) -> Farm:
+    (farm.folder / FILE).unlink()
+    (farm.folder.parent / "mine").touch()
+    (farm.folder / FILE).symlink_to(farm.folder.parent / "mine")
+    return farm
+
+
+def another_selection(farm: Farm) -> Farm:
+    (farm.folder / "vllm/engine/__pycache__/left.cpython-399.pyc").touch()
+    return farm.other()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("change", [upgrade, spoil, cut_off, link_to_the_users, another_selection])
 def test_a_farm_that_differs_is_replaced(change: Callable[[Farm], Farm], farm: Farm) -> None:
-    farm.put()
-    farm = change(farm)
-    assert not farm.is_whole()
-    farm.put()
-
-    assert farm.is_whole()
-
-
-def test_who_holds_the_old_manifest_still_reads_it(farm: Farm) -> None:
-    """As each process of vLLM that runs the old export does: it is its receipt."""
+    """Who holds the old manifest still reads it, as each process of vLLM that runs the old export does."""
     farm.put()
     with (farm.folder / MANIFEST).open("rb") as held:
-        farm.other().put()
+        new = change(farm)
+        assert not new.is_whole()
+        new.put()
+        assert new.is_whole()
         shown = Path(f"/proc/self/fd/{held.fileno()}").readlink()
-
         assert held.read() == farm.content.manifest
         assert str(shown) == f"{farm.folder / MANIFEST} (deleted)"
+    assert not (farm.folder / "vllm/engine/__pycache__/left.cpython-399.pyc").exists()
+    assert not (mine := farm.folder.parent / "mine").exists() or mine.read_bytes() == b""
 
 
-@pytest.mark.parametrize("place", ["vllm/engine", "vllm/engine/__pycache__", FILE])
-def test_what_others_may_write_to_is_replaced(place: str, farm: Farm) -> None:
-    farm.put()
-    (farm.folder / place).chmod(0o777)
-    farm.put()
-
-    assert (farm.folder / place).stat().st_mode & 0o022 == 0
-
-
+@pytest.mark.usefixtures("quick")
 @root_only
-def test_the_farm_may_belong_to_another_user(farm: Farm) -> None:
-    """To the one of the container that exported it before."""
-    farm.put()
+def test_who_owns_it_and_who_may_write(farm: Farm) -> None:
+    """What others may write to is replaced; all may belong to another user, as that of the container before."""
+    for place in ("vllm/engine", "vllm/engine/__pycache__", FILE):
+        farm.put()
+        (farm.folder / place).chmod(0o777)
+        farm.put()
+        assert (farm.folder / place).stat().st_mode & 0o022 == 0
     for path in farm.folder.rglob("*"):
         os.chown(path, 12345, 12345, follow_symlinks=False)
     farm.put()
-
     assert (farm.folder / FILE).stat().st_uid == 12345
 
 
-def test_another_selection_replaces_all_of_it(farm: Farm) -> None:
-    farm.put()
-    left = farm.folder / "vllm/engine/__pycache__/left.cpython-399.pyc"
-    left.touch()
-    farm.other().put()
-
-    assert farm.other().is_whole()
-    assert not left.exists()
-
-
+@pytest.mark.parametrize("at", [0, deep(1), deep(4)])
 @pytest.mark.parametrize("step", ["write_new", "symlink_to", "replace", "unlink", "compiled", "rmtree"])
-@pytest.mark.parametrize("at", [0, 1, 4])
-def test_a_killed_export_is_visibly_not_whole_and_the_next_one_completes_it(at: int, step: str, farm: Farm) -> None:
+def test_a_killed_export_is_visibly_not_whole_and_the_next_one_completes_it(step: str, at: int, farm: Farm) -> None:
     """Killed at some calls of each function that changes the folder, which has another farm before."""
     farm.other().put()
     run = FORK.Process(target=_killed, args=(step, at, farm))
@@ -225,14 +210,9 @@ def test_a_half_farm_is_refused_by_its_receipt(farm: Farm, monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         farm.put()
     find = "from importlib.metadata import entry_points as e; e(group='vllm.general_plugins', name='vpatch_receipt')"
+    command = [PYTHON, "-c", f"{find}['vpatch_receipt'].load()()"]
     environment = {"PYTHONPATH": str(farm.folder)}
-    ran = subprocess.run(
-        [PYTHON, "-c", f"{find}['vpatch_receipt'].load()()"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert ran.returncode == 1
     assert f"{farm.folder / MANIFEST}" in ran.stderr
@@ -249,36 +229,39 @@ def test_several_at_once_wait_for_each_other(farm: Farm) -> None:
     assert farm.is_whole() != farm.other().is_whole()
 
 
-@pytest.mark.parametrize(("file", "has"), [("notes.txt", "notes.txt"), ("vllm/__init__.py", "vllm")])
-def test_a_folder_with_other_files_is_refused(file: str, has: str, farm: Farm) -> None:
-    (farm.folder / file).parent.mkdir(parents=True)
-    (farm.folder / file).touch()
-    told = f"not a folder for a farm: {farm.folder}: it has {has}, and is no farm"
-    with unchanged(farm.folder), pytest.raises(Failure, match=told):
+# --- what is the user's ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("file", "of_a_farm"),
+    [
+        ("notes.txt", False),
+        ("vllm/__init__.py", False),
+        ("notes.txt", True),
+        ("vllm/mine.py", True),
+        ("vllm_notes/a", True),
+        ("a/__pycache__/b.pyc", True),
+    ],
+)
+def test_a_folder_with_other_files_is_refused(file: str, of_a_farm: bool, farm: Farm) -> None:  # noqa: FBT001
+    if of_a_farm:
         farm.put()
-
-
-@pytest.mark.parametrize("file", ["notes.txt", "vllm/mine.py", "vllm_notes/a", "a/__pycache__/b.pyc"])
-def test_so_is_a_farm_with_the_users_file_in_it(file: str, farm: Farm) -> None:
-    farm.put()
     (farm.folder / file).parent.mkdir(parents=True, exist_ok=True)
     (farm.folder / file).touch()
-    before = contents_of(farm.folder)
-    with pytest.raises(Failure, match=f"not a folder for a farm: {farm.folder}/{file}: vpatch did not write it"):
+    message = f": it has {Path(file).parts[0]}, and is no farm"
+    if of_a_farm:
+        message = f"/{file}: vpatch did not write it"
+    with unchanged(farm.folder), pytest.raises(Failure, match=f"not a folder for a farm: {farm.folder}{message}"):
         farm.put()
 
-    assert contents_of(farm.folder) == before
 
-
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(
-            (kind, name)
-            for kind in ("link", "pipe")
-            for name in (MANIFEST, PART, "vpatch_receipt.py", "__pycache__/a.pyc")
-        ),
-        ("pipe", "vllm/_vpatch/new.py"),
+        *(("link", name) for name in (MANIFEST, PART, "vpatch_receipt.py", "__pycache__/a.pyc")),
+        *(("pipe", name) for name in (MANIFEST, PART, "vpatch_receipt.py", "vllm/_vpatch/new.py")),
     ],
 )
 def test_so_is_a_link_or_a_pipe_in_place_of_a_file_of_a_farm(kind: str, name: str, farm: Farm, tmp_path: Path) -> None:
@@ -286,6 +269,7 @@ def test_so_is_a_link_or_a_pipe_in_place_of_a_file_of_a_farm(kind: str, name: st
     farm.put()
     (tmp_path / "mine").write_bytes(farm.content.manifest)
     place = farm.folder / name
+    place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)
     if kind == "link":
         place.symlink_to(tmp_path / "mine")
@@ -298,35 +282,18 @@ def test_so_is_a_link_or_a_pipe_in_place_of_a_file_of_a_farm(kind: str, name: st
     assert (farm.folder / FILE).exists()
 
 
-def test_nothing_is_written_through_a_link_in_vllms_folder(farm: Farm, tmp_path: Path) -> None:
-    farm.put()
-    (tmp_path / "mine").touch()
-    (farm.folder / FILE).unlink()
-    (farm.folder / FILE).symlink_to(tmp_path / "mine")
-    farm.put()
-
-    assert farm.is_whole()
-    assert (tmp_path / "mine").read_bytes() == b""
-
-
-def test_the_installed_vllm_is_no_place_for_it(farm: Farm) -> None:
+def test_a_folder_that_will_not_do_is_named(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = farm.content.root
-    with unchanged(root):
-        with pytest.raises(Failure, match="it is in vLLM's own folder"):
-            replace(farm, folder=root / "vllm/farm").put()
-        with pytest.raises(Failure, match=f"{root}: it has vllm, and is no farm"):
-            replace(farm, folder=root).put()
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Failure, match=f"cannot write the farm: {tmp_path}/file/farm: not a directory"):
-        replace(farm, folder=tmp_path / "file/farm").put()
-    with pytest.raises(Failure, match=f"not a folder for a farm: {tmp_path}/a:b: PYTHONPATH ends a name at ':'"):
-        replace(farm, folder=tmp_path / "a:b").put()
+    for folder, message in {
+        root / "vllm/farm": "it is in vLLM's own folder",
+        root: f"{root}: it has vllm, and is no farm",
+        tmp_path / "file/farm": f"cannot write the farm: {tmp_path}/file/farm: not a directory",
+        tmp_path / "a:b": f"not a folder for a farm: {tmp_path}/a:b: PYTHONPATH ends a name at ':'",
+    }.items():
+        with unchanged(root), pytest.raises(Failure, match=message):
+            replace(farm, folder=folder).put()
 
-
-def test_a_folder_that_cannot_be_locked_is_named(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(9, "Bad file descriptor")
 

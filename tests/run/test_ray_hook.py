@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -135,43 +134,34 @@ def test_a_hook_that_is_not_there_is_no_silence(
         vpatch_ray.hook(None)
 
 
-def test_a_worker_with_the_farm_passes(farm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(farm)
-    vpatch_ray.check()
-    monkeypatch.delenv("VPATCH_RUN")
-    vpatch_ray.check()
-
-
-def test_a_worker_with_another_vllm_is_refused(
-    farm: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "asked", "message"),
+    [
+        (["FARM"], "abc", ""),
+        (["FARM"], "", ""),
+        ([], "abc", "this worker imports FARM/stock/vllm/__init__.py, not FARM/vllm/__init__.py"),
+        (["OTHER", "FARM"], "abc", "this worker imports OTHER/vllm/__init__.py, not FARM/vllm"),
+        (["FARM", "OTHER"], "abc", "another environment: .* for the vLLM in FARM/stock, .* in OTHER: "),
+        (["FARM"], "0123456789abcdef", "started for 0123456789ab, and finds abcdef"),
+    ],
+)
+def test_a_worker(
+    first: list[str],
+    asked: str,
+    message: str,
+    farm: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stock = farm / "stock/vllm/__init__.py"
-    with pytest.raises(RuntimeError, match=f"this worker imports {stock}, not {farm}/vllm/__init__.py"):
-        vpatch_ray.check()
-    other = tmp_path_factory.mktemp("other")
-    (other / "vllm.py").touch()
-    for place in (farm, other):
-        monkeypatch.syspath_prepend(place)
-    with pytest.raises(RuntimeError, match=f"this worker imports {other}/vllm.py, not {farm}/vllm"):
-        vpatch_ray.check()
-
-
-def test_a_worker_of_another_environment_is_refused(
-    farm: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """It passes only with the farm of its driver, and in the environment that the farm was made for."""
     other = tmp_path_factory.mktemp("other")
     (other / "vllm").mkdir()
     (other / "vllm/__init__.py").touch()
-    for place in (other, farm):
-        monkeypatch.syspath_prepend(place)
-
-    with pytest.raises(RuntimeError, match=f"another environment: .* for the vLLM in {farm}/stock, .* in {other}: "):
-        vpatch_ray.check()
-
-
-def test_a_worker_with_other_overlays_is_refused(farm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(farm)
-    monkeypatch.setitem(os.environ, "VPATCH_RUN", "0123456789abcdef")
-
-    with pytest.raises(RuntimeError, match="started for 0123456789ab, and finds abcdef"):
+    for place in reversed(first):
+        monkeypatch.syspath_prepend({"FARM": farm, "OTHER": other}[place])
+    monkeypatch.setenv("VPATCH_RUN", asked)
+    if message:
+        with pytest.raises(RuntimeError, match=message.replace("FARM", str(farm)).replace("OTHER", str(other))):
+            vpatch_ray.check()
+    else:
         vpatch_ray.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,28 +68,17 @@ def test_a_process_without_a_receipt(vpatch: Program, farm: Farm) -> None:
         assert proof.err == f"{told}Not verified: 1 problem.\n"
 
 
-def test_a_process_shows_by_an_extension_that_it_has_mapped(vpatch: Program, tmp_path: Path) -> None:
-    """A program may import vLLM under any name. An environment that is named vllm is no vLLM."""
+def test_what_is_a_vllm(vpatch: Program, tmp_path: Path) -> None:
+    """A program may import vLLM under any name: what it has mapped counts. An environment named vllm is no vLLM."""
+    commands = {"waits": ((sys.executable, "-c", WAITS, "vllm"), False)}
     for file, shown in (("site-packages/vllm/_C.abi3.so", True), ("vllm/lib/python3.11/torch/_C.abi3.so", False)):
         extension = tmp_path / file
         extension.parent.mkdir(parents=True)
         extension.write_bytes(b"compiled")
-        with started(sys.executable, "-c", MAPS.format(file=str(extension))) as program:
+        commands[file] = (sys.executable, "-c", MAPS.format(file=str(extension))), shown
+    for command, shown in commands.values():
+        with started(*command) as program:
             assert bool(of(program, vpatch)) == shown
-
-
-def test_a_program_that_is_no_vllm_is_not_listed(vpatch: Program) -> None:
-    with started(sys.executable, "-c", WAITS, "vllm") as program:
-        assert of(program, vpatch) is None
-
-
-def test_an_environment_without_the_digest_is_named(farm: Farm, vpatch: Program) -> None:
-    """As of an exported farm, or of a process that has set its title."""
-    with farm.serving(VPATCH_RUN="") as server:
-        proof = vpatch("verify", "--pid", str(server))
-
-    assert proof.code == 0
-    assert "note: Its environment does not name a digest, or its title has overwritten it.\n" in proof.err
 
 
 def replace(path: Path) -> None:
@@ -96,42 +86,47 @@ def replace(path: Path) -> None:
     path.write_bytes(b"x = 1\n")
 
 
-@pytest.mark.parametrize(
-    "which", ["of the farm", "that it replaces", "that apply changed", "that is gone", "that is a pipe", "that is huge"]
-)
-def test_files_that_change_while_it_runs(which: str, farm: Farm, vpatch: Program) -> None:
-    places = {"of the farm": farm.path / CHANGED, "that it replaces": farm.root / CHANGED}
-    file = {**places, "that apply changed": farm.root / APPLIED}.get(which, farm.path / ADDED)
-    with farm.serving() as server:
-        replace(file)
-        if which in {"that is gone", "that is a pipe"}:
-            file.unlink()
-        if which == "that is a pipe":
-            os.mkfifo(file)  # nobody writes to it
-        if which == "that is huge":
-            os.truncate(file, 1 << 40)
-        proof = vpatch("verify", "--pid", str(server))
-
-    assert proof.code == 1
-    huge = "it has 1,099,511,627,776 bytes, more than 16,777,216"
-    no_code = {"that is a pipe": "it is no file of code", "that is huge": huge}
-    others = {"that is gone": "no such file or directory", **no_code}
-    why = others.get(which, "it has changed")
-    assert proof.err.startswith(f"changed: {file}: {why}, and process {server} was started with it\n")
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)  # nobody writes to it
 
 
-def test_a_removed_farm_is_still_read(farm: Farm, vpatch: Program) -> None:
-    with farm.serving() as server:
+HARM: dict[str, tuple[Callable[[Farm], Path], Callable[[Path], object], str]] = {
+    "of the farm": (lambda farm: farm.path / CHANGED, replace, "it has changed"),
+    "that it replaces": (lambda farm: farm.root / CHANGED, replace, "it has changed"),
+    "that apply changed": (lambda farm: farm.root / APPLIED, replace, "it has changed"),
+    "that is gone": (lambda farm: farm.path / ADDED, Path.unlink, "no such file or directory"),
+    "that is a pipe": (lambda farm: farm.path / ADDED, pipe, "it is no file of code"),
+    "that is huge": (
+        lambda farm: farm.path / ADDED,
+        lambda path: os.truncate(path, 1 << 40),
+        "it has 1,099,511,627,776 bytes, more than 16,777,216",
+    ),
+}
+
+
+def test_files_that_change_while_it_runs(farm: Farm, vpatch: Program) -> None:
+    """One after another, each put back; then the farm is removed, and the receipt is still read."""
+    with farm.serving(VPATCH_RUN="") as server:
+        for name, (of_farm, harm, why) in HARM.items():
+            file = of_farm(farm)
+            before = file.read_bytes()
+            harm(file)
+            proof = vpatch("verify", "--pid", str(server))
+            assert proof.code == 1, name
+            assert proof.err.startswith(f"changed: {file}: {why}, and process {server} was started with it\n")
+            file.unlink(missing_ok=True)
+            file.write_bytes(before)
+        whole = vpatch("verify", "--pid", str(server))
         shutil.rmtree(farm.path)
-        found = of(server, vpatch)
-        proof = vpatch("verify", "--pid", str(server))
+        found, gone = of(server, vpatch), vpatch("verify", "--pid", str(server))
 
-    assert found is not None
-    assert found["digest"] == farm.content.digest
-    assert proof.code == 1
-    assert proof.err.startswith(
-        f"no farm: process {server}: the farm that it was started with was removed or replaced\n"
-    )
+    assert whole.code == 0
+    # As of an exported farm, or of a process that has set its title.
+    assert "note: Its environment does not name a digest, or its title has overwritten it.\n" in whole.err
+    assert (found and found["digest"], gone.code) == (farm.content.digest, 1)
+    why = "the farm that it was started with was removed or replaced"
+    assert gone.err.startswith(f"no farm: process {server}: {why}\n")
 
 
 def test_a_process_that_was_started_for_another_digest(farm: Farm, vpatch: Program) -> None:
@@ -144,6 +139,7 @@ def test_a_process_that_was_started_for_another_digest(farm: Farm, vpatch: Progr
     assert proof.err.startswith(f"another digest: process {server}: {finds}\n")
 
 
+@pytest.mark.deep
 @root_only
 def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -> None:
     """Its farm lies in a file system that only it has mounted."""
@@ -240,40 +236,27 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_machine_without_vllm(proc: Path, vpatch: Program) -> None:
+def test_no_process(proc: Path, vpatch: Program) -> None:
+    """None at all, those that end meanwhile, an id that none has; and a system without /proc."""
+    none = "No vLLM process runs on this machine.\n"
     ran = vpatch("ps")
-
-    assert (ran.code, ran.out, ran.err) == (0, "", "No vLLM process runs on this machine.\n")
-
-
-def test_processes_that_end_meanwhile(proc: Path, vpatch: Program) -> None:
+    assert (ran.code, ran.out, ran.err) == (0, "", none)
     (proc / "7").mkdir()  # it has no command line any more
     (proc / "8").mkdir()
     (proc / "8/cmdline").write_bytes(b"vllm\0serve\0")  # and no descriptors
-
-    assert vpatch("ps").err == "No vLLM process runs on this machine.\n"
+    assert vpatch("ps").err == none
     assert vpatch("verify", "--pid", "8").code == 2
-
-
-def test_another_system(proc: Path, vpatch: Program) -> None:
+    assert vpatch("verify", "--pid", str(1 << 30)).err == f"no such process: {1 << 30}: none has this id\n"
     (proc / "self/stat").unlink()
-
     for words in (("ps",), ("verify", "--pid", "7")):
         ran = vpatch(*words)
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.endswith("processes can be examined on Linux only\n")
 
 
-def test_no_such_process(vpatch: Program) -> None:
-    assert vpatch("verify", "--pid", str(1 << 30)).err == f"no such process: {1 << 30}: none has this id\n"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("TREE",), ("--python", sys.executable), ("--overlay", "turboquant-mtp"), ("--with", "turboquant-tiles")],
-)
-def test_a_process_and_a_tree_are_two_things(words: tuple[str, ...], vpatch: Program, tmp_path: Path) -> None:
-    given = [str(tmp_path) if word == "TREE" else word for word in words]
+@pytest.mark.parametrize("words", ["TREE", "--python PY", "--overlay turboquant-mtp", "--with turboquant-tiles"])
+def test_a_process_and_a_tree_are_two_things(words: str, vpatch: Program, tmp_path: Path) -> None:
+    given = words.replace("TREE", str(tmp_path)).replace("PY", sys.executable).split()
     ran = vpatch("verify", "--pid", str(os.getpid()), *given)
 
     assert (ran.code, ran.out) == (2, "")
