@@ -245,7 +245,7 @@ def test_no_thread_outlives_a_run_whose_worker_was_killed(
 
 @pytest.mark.parametrize("only", [pytest.param(ONLY, id="one"), deep((), id="all")])
 def test_a_patched_tree(vpatch: Program, patched: Trees, only: tuple[str, ...]) -> None:
-    ran = vpatch("matrix", "--tree", patched("0.20.2"), *only, "--json")
+    ran = vpatch("matrix", "--tree", patched("0.20.2", *only[1:]), *only, "--json")
 
     assert (ran.code, ran.json["problems"]) == (0, [])
     (row,) = ran.json["rows"]
