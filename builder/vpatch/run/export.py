@@ -14,7 +14,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, naming
@@ -116,8 +115,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _listed(manifest: Path) -> list[str]:
     """Return the files that a manifest names; none if it was cut off, for then there are none yet."""
     try:
-        told: Any = parse_json(_content(manifest))
-        return [file for file in told["files"] if isinstance(file, str)]
+        return [file for file in parse_json(_content(manifest))["files"] if isinstance(file, str)]
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return []
 

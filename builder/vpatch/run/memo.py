@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import source_from_cache
 from pathlib import Path
-from typing import Any
 
 from vpatch.core.catalogue import Selection
 from vpatch.run.content import BYTECODE, Content
@@ -74,11 +73,16 @@ class Memo:
         None if vpatch, an overlay or a file that it read is not as it was, or if the files are not those of the digest.
         """
         try:
-            told = json.loads(self.file.read_text("utf-8"))
-            if not unchanged(told["code"]) or any(_hash(tree, path) != was for path, was in told["read"].items()):
+            about = json.loads(self.file.read_text("utf-8"))
+            again = Watched(tree.root, tree.dist_info, tree.version)
+            for path in about["read"]:
+                again.load(path)
+            if again.seen != about["read"] or not unchanged(about["code"]):
                 return None
-            content = _content(tree, told)
-            if content.digest != told["digest"]:
+            files = {file: bytes.fromhex(data) for file, data in about["files"].items()}
+            hashes = (dict(about[key]) for key in ("applied", "replaced", "release"))
+            content = Content(tree.root, tuple(about["overlays"]), files, *hashes)
+            if content.digest != about["digest"]:
                 return None
             touch(self.file)
             return content
@@ -106,17 +110,6 @@ class Memo:
         except OSError:
             with suppress(OSError):
                 part.unlink()
-
-
-def _content(tree: Tree, told: Mapping[str, Any]) -> Content:
-    files = {file: bytes.fromhex(data) for file, data in told["files"].items()}
-    hashes = (dict(told[key]) for key in ("applied", "replaced", "release"))
-    return Content(tree.root, tuple(told["overlays"]), files, *hashes)
-
-
-def _hash(tree: Tree, path: str) -> str | None:
-    loaded = tree.load(path)
-    return None if loaded is None else sha256(loaded.content)
 
 
 @contextmanager

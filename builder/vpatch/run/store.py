@@ -203,8 +203,8 @@ def compiled(content: Content, staged: Path, farm: Path, python: Path) -> None:
     command = [str(python), "-I", "-B", "-c", _COMPILE, *names]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
-        told = (ran.stderr.strip() or f"exit status {ran.returncode}").splitlines()[-1]
-        raise Failure(Problem("cannot compile", str(python), told))
+        line = (ran.stderr.strip() or f"exit status {ran.returncode}").splitlines()[-1]
+        raise Failure(Problem("cannot compile", str(python), line))
 
 
 def _sweep(store: Path) -> None:

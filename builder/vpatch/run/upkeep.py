@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
 
 from vpatch.errors import naming
@@ -160,11 +160,9 @@ def _digest(folder: Path) -> str:
 
 def _size(folder: Path) -> int:
     total = 0
-    for top, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                of = Path(top, name).lstat()
-                total += 0 if Path(top, name).is_symlink() else of.st_size
+    for file in (Path(top, name) for top, _, names in os.walk(folder) for name in names):
+        with suppress(FileNotFoundError):  # bytecode that Python has just moved into place
+            total += 0 if file.is_symlink() else file.lstat().st_size
     return total
 
 
@@ -178,9 +176,9 @@ def _used(file: Path) -> float:
 class Held(Enum):
     """Whether a command is being started with a farm of the folder, as far as its lock shows."""
 
-    ALONE = "no command is"
-    BUSY = "a command is"
-    UNKNOWN = "the file system has no locks"
+    ALONE = auto()
+    BUSY = auto()
+    UNKNOWN = auto()  # the file system has no locks
 
 
 def share(store: Path) -> int | None:

@@ -31,53 +31,40 @@ def users(farms: Sequence[Path]) -> Mapping[Path, tuple[int, ...]]:
                 known[_file(place)] = farm
     found: dict[Path, list[int]] = {}
     for process in running():
-        runs = {known[file] for file in (*_imported(process), *_held(process)) if file in known}
-        for farm in runs:
+        for farm in {known[file] for file in _used(process) if file in known}:
             found.setdefault(farm, []).append(process.id)
     return {farm: tuple(ids) for farm, ids in found.items()}
 
 
-def _imported(process: Process) -> Iterator[_File]:
-    """Yield what may be farms on PYTHONPATH of a process; a title that it gave itself may have destroyed it."""
-    with suppress(OSError):  # it has ended, or is another user's
-        for entry in os.fsdecode(process.variable("PYTHONPATH") or b"").split(os.pathsep):
-            yield from _seen(process, entry)
+def _used(process: Process) -> Iterator[_File]:
+    """Yield what may be farms of a process; nothing if it has ended, or is another user's."""
+    from vpatch.processes.inside import answered
+    from vpatch.processes.servers import identity, receipt_of  # here and above: `vpatch run` rarely asks
 
-
-def _held(process: Process) -> Iterator[_File]:
-    """Yield the farm of a process's receipt, and the manifests that it has open, as older receipts did."""
-    from vpatch.processes.servers import receipt_of
-
-    with suppress(OSError):  # as above
+    places = []
+    with suppress(OSError):  # a title that the process gave itself may have destroyed it
+        places += os.fsdecode(process.variable("PYTHONPATH") or b"").split(os.pathsep)
+    with suppress(OSError):
         if receipt := receipt_of(process):
-            yield from _seen(process, receipt.farm or "")
+            places.append(receipt.farm or "")
+    for place in places:
+        if NAME.fullmatch(name := place.rpartition("/")[2]):
+            yield from _compared(name, partial(identity, process, place))
+    with suppress(OSError):  # as receipts of an older vpatch did
         for descriptor, name in process.opened():
             if name.endswith(f"/{MANIFEST}"):
-                yield from _compared(Path(name).parent.name, partial(_opened, process, str(descriptor)))
+                ask = partial(answered, process, process.user, lambda _, held=descriptor: _file(Path(str(held))))
+                yield from _compared(Path(name).parent.name, ask)
 
 
-def _seen(process: Process, place: str) -> Iterator[_File]:
-    from vpatch.processes.servers import identity
-
-    name = place.rpartition("/")[2]
-    if NAME.fullmatch(name):
-        yield from _compared(name, partial(identity, process, place))
-
-
-def _compared(name: str, ask: Callable[[], tuple[int, int]]) -> Iterator[_File]:
+def _compared(name: str, ask: Callable[[], Sequence[int]]) -> Iterator[_File]:
     try:
-        yield ask()
+        device, number = ask()
+        yield device, number
     except _Gone:
         return
     except OSError:
         yield name
-
-
-def _opened(process: Process, descriptor: str) -> tuple[int, int]:
-    from vpatch.processes.inside import answered  # here and above: `vpatch run` rarely asks
-
-    device, number = answered(process, process.user, lambda _: _file(Path(descriptor)))
-    return device, number
 
 
 def _file(path: Path) -> tuple[int, int]:
