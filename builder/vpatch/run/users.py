@@ -38,8 +38,7 @@ def users(farms: Sequence[Path]) -> Mapping[Path, tuple[int, ...]]:
 
 def _used(process: Process) -> Iterator[_File]:
     """Yield what may be farms of a process; nothing if it has ended, or is another user's."""
-    from vpatch.processes.inside import answered
-    from vpatch.processes.servers import identity, receipt_of  # here and above: `vpatch run` rarely asks
+    from vpatch.processes.servers import identity, receipt_of
 
     places = []
     with suppress(OSError):  # a title that the process gave itself may have destroyed it
@@ -53,8 +52,7 @@ def _used(process: Process) -> Iterator[_File]:
     with suppress(OSError):  # as receipts of an older vpatch did
         for descriptor, name in process.opened():
             if name.endswith(f"/{MANIFEST}"):
-                ask = partial(answered, process, process.user, lambda _, held=descriptor: _file(Path(str(held))))
-                yield from _compared(Path(name).parent.name, ask)
+                yield from _compared(Path(name).parent.name, partial(_opened, process, str(descriptor)))
 
 
 def _compared(name: str, ask: Callable[[], Sequence[int]]) -> Iterator[_File]:
@@ -65,6 +63,12 @@ def _compared(name: str, ask: Callable[[], Sequence[int]]) -> Iterator[_File]:
         return
     except OSError:
         yield name
+
+
+def _opened(process: Process, descriptor: str) -> Sequence[int]:
+    from vpatch.processes.inside import answered  # here and above: `vpatch run` rarely asks
+
+    return answered(process, process.user, lambda _: _file(Path(descriptor)))
 
 
 def _file(path: Path) -> tuple[int, int]:
