@@ -50,10 +50,13 @@ def test_a_process_proves_its_digest(farm: Farm, vpatch: Program) -> None:
 
 
 def test_a_process_without_a_receipt(vpatch: Program, farm: Farm) -> None:
-    """It is named for what its environment asks for, which proves nothing."""
+    """It is named for what its environment asks for, which proves nothing, nor does a manifest that it has open."""
     for asked in (None, "0" * 64):
         env = {**os.environ, "VPATCH_RUN": asked} if asked else None
-        with started(*SHELL, executable="/bin/sh", env=env) as server:
+        with (
+            (farm.path / MANIFEST).open() as held,
+            started(*SHELL, executable="/bin/sh", env=env, opened=[held.fileno()]) as server,
+        ):
             found, lines = of(server, vpatch), vpatch("ps")
             proof = vpatch("verify", "--pid", str(server))
 
@@ -161,22 +164,6 @@ def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -
     assert spoiled.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
 
 
-def test_a_reader_of_the_manifest_claims_nothing(farm: Farm, vpatch: Program) -> None:
-    """Neither `tail -f`, nor a stock server that has it open. More such cases: tests/test_servers.py."""
-    with (
-        (farm.path / MANIFEST).open() as manifest,
-        started(*SHELL, executable="/bin/sh", opened=[manifest.fileno()]) as server,
-        started("sh", "-c", "echo ready; read nothing", opened=[manifest.fileno()]) as reader,
-    ):
-        assert of(reader, vpatch) is None
-        found = of(server, vpatch)
-        proof = vpatch("verify", "--pid", str(server))
-
-    assert found
-    assert found["digest"] is None
-    assert proof.err.startswith(f"no receipt: process {server}: ")
-
-
 def test_each_process_of_a_fork_has_its_own_receipt(farm: Farm, vpatch: Program) -> None:
     """vLLM forks its engines and workers, if it is told to."""
     fork = f"{LOAD}import os\nif os.fork(): os.wait(); os._exit(0)\n{WAITS}"
@@ -189,6 +176,7 @@ def test_each_process_of_a_fork_has_its_own_receipt(farm: Farm, vpatch: Program)
     assert proofs == [0]
 
 
+@pytest.mark.deep
 @root_only
 def test_a_link_of_a_container_leads_to_its_own_files(farm: Farm, vpatch: Program) -> None:
     """An absolute one is no link to the files of the machine that has the container."""

@@ -122,7 +122,7 @@ def _texts(source: Path) -> Iterator[bytes]:
 
 def _names(text: bytes, file: str) -> bool:
     """Whether code names a file: as a path below vllm/, or as two names to join."""
-    folder, name = (re.escape(part.encode()) for part in Path(file).parts[-2:])
+    folder, name = (re.escape(part.encode()) for part in (Path(file).parent.name, Path(file).name))
     joined = rb"['\"]%s['\"],?\s{0,99}/?\s{0,99}['\"]%s['\"]" % (folder, name)
     return file.removeprefix("vllm/").encode() in text or bool(re.search(joined, text))
 

@@ -70,11 +70,11 @@ def _old(folder: Path, before: float) -> Iterator[Path]:
     vLLM writes a model into folders of its entry, by rank and by part, and leaves the entry's own time as it is.
     """
     for entry in _entries([folder]):
-        level, times = [entry], list[float]()
+        level, is_old = [entry], True
         for _ in range(_DEPTH):
-            times += map(_time, level)
-            level = list(_entries(level))
-        if max(times) < before:
+            is_old = is_old and all(_time(path) < before for path in level)
+            level = list(_entries(level)) if is_old else []
+        if is_old:
             yield entry
 
 
