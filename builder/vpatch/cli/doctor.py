@@ -16,7 +16,7 @@ from vpatch.cli.verdicts import Line
 from vpatch.cli.wording import counted, listed
 from vpatch.doctor.examination import Section, examine, sections
 from vpatch.doctor.probes import Probed, probe
-from vpatch.doctor.subject import Finding, Level, Subject
+from vpatch.doctor.subject import Finding, Level
 from vpatch.errors import Problem
 from vpatch.wrapping import wrapped
 
@@ -48,8 +48,10 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
     found = sections(subject)
     probed: list[Probed] = []
     if runs:
-        probed, told = _probed(subject)
-        found.append(Section("Probes, run by this vLLM's Python", told))
+        unwinding()
+        with phases() as show:
+            probed, findings = probe(subject, show or str)
+        found.append(Section("Probes, run by this vLLM's Python", findings))
     every = [finding for section in found for finding in section.findings]
     problems = [_problem(finding, str(located.tree.root)).as_json() for finding in _of(every, Level.PROBLEM)]
     return Report(
@@ -67,12 +69,6 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
         offer="" if runs or problems else f"To run vLLM's functions, too: {target.again('doctor', '--run')}",
         outcome=_outcome(every),
     )
-
-
-def _probed(subject: Subject) -> tuple[list[Probed], list[Finding]]:
-    unwinding()
-    with phases() as show:
-        return probe(subject, show or str)
 
 
 def _lines(found: Sequence[Section], width: int | None, *, every_place: bool) -> Iterator[Line]:
@@ -108,7 +104,7 @@ def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
 def _outcome(found: Sequence[Finding]) -> str:
     """Return the last line: how many findings of each level there are."""
     counts = {level: len(_of(found, level)) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
-    told = listed([counted(number, level) for level, number in counts.items() if number])
+    others = listed([counted(number, level) for level, number in counts.items() if number])
     if counts[Level.PROBLEM]:
-        return f"{told}. What to do is below each."
-    return f"No problem found: {told}." if told else "No problem found."
+        return f"{others}. What to do is below each."
+    return f"No problem found: {others}." if others else "No problem found."

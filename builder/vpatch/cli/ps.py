@@ -42,13 +42,13 @@ def proof(number: int) -> Report:
     problems = wrong(found)
     extra = {"processes": [_as_json(found) | {"checked": not problems}]}
     if problems or found.receipt is None:
-        said = f"Not verified: {counted(len(problems), 'problem')}."
-        return Report("verify", problems=problems, lines=(), extra=extra, outcome=said)
-    told = found.asked or found.receipt.farm is None
-    notes = [] if told else ["Its environment does not name a digest, or its title has overwritten it."]
+        outcome = f"Not verified: {counted(len(problems), 'problem')}."
+        return Report("verify", problems=problems, lines=(), extra=extra, outcome=outcome)
+    named = found.asked or found.receipt.farm is None
+    notes = [] if named else ["Its environment does not name a digest, or its title has overwritten it."]
     claim = f"process {number} claims {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})"
-    said = f"Verified: {claim}, and its files are as it claims."
-    return Report("verify", lines=(), extra=extra, notes=notes, outcome=said)
+    outcome = f"Verified: {claim}, and its files are as it claims."
+    return Report("verify", lines=(), extra=extra, notes=notes, outcome=outcome)
 
 
 def _line(one: Server) -> str:
