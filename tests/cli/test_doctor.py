@@ -17,7 +17,6 @@ from tests.doctor.conftest import _compiled, _healthy, _stock, alone, healthy, p
 from tests.hybrid import CONFIG, INFO
 from tests.needs import root_only
 from tests.terminals import written
-from tests.tiers import deep
 from tests.tree.conftest import mounted
 
 __all__ = ["_compiled", "_healthy", "_stock", "alone", "healthy", "stock"]
@@ -110,15 +109,13 @@ def test_80_columns(sick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert line[:1] != " " or line[:4].strip() == "" or line[11:12] != " "
 
 
-@pytest.mark.parametrize("venv", [deep("stock"), "sick"])
-def test_it_changes_nothing(process: Process, request: pytest.FixtureRequest, tmp_path: Path, venv: str) -> None:
+def test_it_changes_nothing(child: Process, sick: Path, tmp_path: Path) -> None:
     """No bytecode and no cache entry either, also when Python would compile what starts with it."""
-    top: Path = request.getfixturevalue(venv)
-    put(packages(top) / "zz.pth", "import starting\n")
-    put(packages(top) / "starting.py", "vllm = None\n")
+    put(packages(sick) / "zz.pth", "import starting\n")
+    put(packages(sick) / "starting.py", "vllm = None\n")
     (tmp_path / "home").mkdir()
     with untouched(tmp_path):
-        ran = process("doctor", top, "--json")
+        ran = child("doctor", sick, "--json")
 
     assert [one["what"] for one in ran.json["findings"] if one["name"] == "startup"], ran.err
 

@@ -88,16 +88,6 @@ def test_files_that_were_copied_from_a_patched_vllm(
     assert INTERFACE not in edits["where"], "each is reported once"
 
 
-def test_a_record_that_is_no_table(diagnose: Diagnose, healthy: Path) -> None:
-    """It stops two examinations, and is reported once; the others go on."""
-    put(packages(healthy) / INFO / "RECORD", '"' + "x" * 200_000)
-    found = diagnose(healthy)
-
-    (bad,) = (one for one in found if one["level"] == "problem")
-    assert (bad["name"], bad["where"], bad["do"]) == ("unreadable", f"{INFO}/RECORD", "reinstall vLLM")
-    assert {"overlay", "python", "plugin", "gpu"} <= {one["name"] for one in found}
-
-
 @root_only
 def test_files_that_this_user_may_not_read(stock: Path) -> None:
     closed = packages(stock) / "vllm/platforms"

@@ -76,7 +76,8 @@ def test_what_is_damaged_is_reported_and_removed(cache: Cache, harm: Callable[[P
     assert cache.note(WHEELS, KEY, lambda: reported.append("note")) is None
     assert reported == ["object", "note"]
 
-    assert cache.get(HASH, never) is cache.note(WHEELS, KEY, never) is None
+    assert cache.get(HASH, never) is None
+    assert cache.note(WHEELS, KEY, never) is None
     cache.put(DATA)
     assert cache.get(HASH, never) == DATA
 

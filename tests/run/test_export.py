@@ -210,7 +210,7 @@ def test_a_half_farm_is_refused_by_its_receipt(farm: Farm, monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         farm.put()
     find = "from importlib.metadata import entry_points as e; e(group='vllm.general_plugins', name='vpatch_receipt')"
-    command = [PYTHON, "-c", f"{find}['vpatch_receipt'].load()()"]
+    command = [str(PYTHON), "-c", f"{find}['vpatch_receipt'].load()()"]
     environment = {"PYTHONPATH": str(farm.folder)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -73,7 +73,7 @@ def test_a_process_without_a_receipt(vpatch: Program, farm: Farm) -> None:
 
 def test_what_is_a_vllm(vpatch: Program, tmp_path: Path) -> None:
     """A program may import vLLM under any name: what it has mapped counts. An environment named vllm is no vLLM."""
-    commands = {"waits": ((sys.executable, "-c", WAITS, "vllm"), False)}
+    commands: dict[str, tuple[tuple[str, ...], bool]] = {"waits": ((sys.executable, "-c", WAITS, "vllm"), False)}
     for file, shown in (("site-packages/vllm/_C.abi3.so", True), ("vllm/lib/python3.11/torch/_C.abi3.so", False)):
         extension = tmp_path / file
         extension.parent.mkdir(parents=True)

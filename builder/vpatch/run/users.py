@@ -55,20 +55,20 @@ def _used(process: Process) -> Iterator[_File]:
                 yield from _compared(Path(name).parent.name, partial(_opened, process, str(descriptor)))
 
 
-def _compared(name: str, ask: Callable[[], Sequence[int]]) -> Iterator[_File]:
+def _compared(name: str, ask: Callable[[], tuple[int, int]]) -> Iterator[_File]:
     try:
-        device, number = ask()
-        yield device, number
+        yield ask()
     except _Gone:
         return
     except OSError:
         yield name
 
 
-def _opened(process: Process, descriptor: str) -> Sequence[int]:
+def _opened(process: Process, descriptor: str) -> tuple[int, int]:
     from vpatch.processes.inside import answered  # here and above: `vpatch run` rarely asks
 
-    return answered(process, process.user, lambda _: _file(Path(descriptor)))
+    device, number = answered(process, process.user, lambda _: _file(Path(descriptor)))
+    return device, number
 
 
 def _file(path: Path) -> tuple[int, int]:
