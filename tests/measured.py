@@ -19,8 +19,8 @@ UNMEASURED = re.compile(
     overlays/test_(?!turboquant_speculation\.py|\w+_companion)
     | cli/test_(apply|bad_files|bad_system|contract|diff|doctor|edits|escapes|outcomes)
     | cli/test_(releases|selection|states|uv|verify) | cli/run/test_run\.py
-    | doctor/test_(overlays|processes)
-    | farm/test_(content|memo|receipt|seen|store)\.py
+    | doctor/test_(overlays|stale)
+    | run/test_(content|memo|receipt|seen|store)\.py
     | image/(registry/)?test_(build|missing_extra|with)\.py
     | matrix/test_(page_in_browser|revision)\.py
     | plan/test_(agreement|commands|compose|reads_cpu|serve_cpu)

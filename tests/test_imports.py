@@ -22,11 +22,11 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
-    ("epoch", "installation", "manifest", "processes"),
+    ("cache", "epoch", "installation", "manifest", "processes"),
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),
-    ("matrix", "plan", "testing", "doctor", "farm"),
+    ("matrix", "plan", "testing", "doctor", "run"),
     ("cli", "vpatch"),
     ("__main__",),
 )

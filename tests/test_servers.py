@@ -15,9 +15,9 @@ from vpatch.processes import process
 from vpatch.processes.servers import Receipt, identity, receipt_of, server, servers, wrong
 
 from tests.cli.test_bad_system import humble
-from tests.farm.standin import started
 from tests.forks import output
 from tests.needs import root_only
+from tests.run.standin import started
 from tests.tree.conftest import NOBODY
 
 RELEASE = {"info": "", "modules": ""}  # of a vLLM without a dist-info

@@ -27,6 +27,10 @@ class Code(StrEnum):
     NOTHING_TO_BUILD = "nothing-to-build"
     GPU_UNSERVED = "gpu-not-served"
     CANNOT_KNOW = "cannot-know"
+    OVERLAY_FAILED = "overlay-failed"
+    NOT_TOGETHER = "not-together"  # overlays that fail only together
+    NOT_IDEMPOTENT = "not-idempotent"
+    NOT_REVERSIBLE = "not-reversible"
 
 
 @dataclass(frozen=True)

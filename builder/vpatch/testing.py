@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch import locking
+from vpatch import cache, locking
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.select import scopes
@@ -123,8 +123,7 @@ def release(version: str, folder: Path | None = None) -> Path:
     """
     from vpatch.release.fetch import fetch
 
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = (folder or home / "vpatch/releases") / version
+    target = (folder or cache.folder("or name a folder") / "releases") / version
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f".{version}.lock").open("w") as lock:
         locking.lock(lock.fileno())

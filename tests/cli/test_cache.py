@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 import vpatch.processes as vpatch_processes
-from vpatch.farm.lock import share
 from vpatch.matrix.cache import WHEELS, Cache
+from vpatch.run.upkeep import share
 
 from tests.cli.test_bad_system import humble
 from tests.conftest import Program
-from tests.farm.standin import started
-from tests.farm.test_upkeep import made, process
 from tests.forks import output
 from tests.needs import root_only
 from tests.processes import printed
+from tests.run.standin import started
+from tests.run.test_upkeep import made, process
 from tests.tree.conftest import NOBODY
 
 DATA = b"some bytes\n"

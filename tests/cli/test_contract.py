@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.verdict import State
-from vpatch.doctor.findings import Level
+from vpatch.doctor.subject import Level
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 

@@ -13,13 +13,13 @@ from vpatch import api
 
 from tests.cli.test_terminal import ESCAPE
 from tests.conftest import Process, Program, Trees, untouched
-from tests.doctor.conftest import _healthy, _stock, alone, healthy, packages, put, stock
+from tests.doctor.conftest import _compiled, _healthy, _stock, alone, healthy, packages, put, stock
 from tests.hybrid import CONFIG, INFO
 from tests.needs import root_only
 from tests.terminals import written
 from tests.tree.conftest import mounted
 
-__all__ = ["_healthy", "_stock", "alone", "healthy", "stock"]
+__all__ = ["_compiled", "_healthy", "_stock", "alone", "healthy", "stock"]
 
 LEVELS = {"ok", "note", "warning", "problem"}
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import Selection
-from vpatch.farm.launch import planned
+from vpatch.run.launch import planned
 from vpatch.tree.locate import locate
 
 from tests.conftest import Trees
 from tests.deploy.test_kubernetes import pods
 from tests.docs.machine import package_index
 from tests.docs.registry import ADDRESS
-from tests.farm.conftest import install
 from tests.needs import need, root_only
+from tests.run.conftest import install
 
 USER = 54321  # has no name, as there is no /etc/passwd either
 

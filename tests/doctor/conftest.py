@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 from vpatch import api
+from vpatch.cli.target import Target
+from vpatch.core.catalogue import Selection
+from vpatch.doctor.interpreter import described
+from vpatch.doctor.subject import Finding, Subject
 from vpatch.guest.record import entry
+from vpatch.tree import verify
+from vpatch.tree.environment import named
 
 from tests.conftest import Program, Trees, environment
 from tests.hybrid import INFO
@@ -37,19 +46,20 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(programs)
-    hidden = (
-        "PYTHONPATH",
-        "XDG_CACHE_HOME",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "TRITON_CACHE_DIR",
-        "TRITON_HOME",
-        "CONDA_PREFIX",
-    )
-    for name in (*hidden, *(name for name in os.environ if name.startswith("VLLM_"))):
-        monkeypatch.delenv(name, raising=False)
+    hidden = re.compile("PYTHONPATH|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR|TRITON_.*|CONDA_PREFIX|VLLM_.*")
+    for name in filter(hidden.fullmatch, [*os.environ]):
+        monkeypatch.delenv(name)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
     return programs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> Iterator[None]:
+    """Compile equal bytes once: it is half of what an examination takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "compiles", cache(verify.compiles))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +110,27 @@ def diagnose(vpatch: Program) -> Diagnose:
         return [one for one in found if name in ("", one["name"])]
 
     return run
+
+
+Examine = Callable[[Path], Subject]
+"""Read what findings rest on. Of the overlays it has the verdicts on the `healthy` environment, computed once."""
+
+
+@pytest.fixture(scope="session")
+def examine(_healthy: Path) -> Examine:
+    verified = api.verify(packages(_healthy))
+
+    def make(venv: Path) -> Subject:
+        located, commands = named(venv), Target(venv, None, Selection(), verbose=False)
+        assert located.environment
+        return Subject(located, verified, frozenset(), described(located.environment), None, commands)
+
+    return make
+
+
+def brief(found: Iterable[Finding]) -> list[tuple[str, str, str]]:
+    """Return kind, level and text of findings."""
+    return [(one.name, one.level.value, one.what) for one in found]
 
 
 def packages(venv: Path) -> Path:

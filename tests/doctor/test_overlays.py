@@ -14,61 +14,43 @@ from vpatch import api
 from tests.cli.test_verify import HARM
 from tests.conftest import Program, Trees
 from tests.doctor.conftest import Diagnose, packages, put
-from tests.hybrid import ARG_UTILS, ATTENTION, CONFIG, DEFAULT, HYBRID, INFO, INTERFACE, ONLY
+from tests.hybrid import ARG_UTILS, CONFIG, DEFAULT, HYBRID, INFO, INTERFACE, ONLY
 
 
-def summary(found: list[dict[str, str]]) -> list[tuple[str, str]]:
-    return [(one["level"], one["what"]) for one in found]
+def test_states(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
+    def brief(*arguments: str | Path) -> list[tuple[str, str, str]]:
+        found = diagnose(*arguments)
+        return [(one["level"], one["what"], one["do"]) for one in found if one["name"] in {"overlay", "files"}]
+
+    unneeded = ("ok", "nothing to change in this vLLM: sm12x-deepgemm, turboquant-auto-dtype", "")
+    names, ready = ", ".join(DEFAULT), "ready to apply, but not applied: "
+    complete = ("ok", "the files that overlays changed are complete", "")
+    assert brief(healthy) == [("ok", f"applied: {names}", ""), unneeded, complete]
+    assert brief(stock) == [("note", f"{ready}{names}", f"`vpatch apply {stock}`"), unneeded]
+    named = ("problem", f"{ready}{HYBRID}", f"`vpatch apply --overlay {HYBRID} {stock}`")
+    assert brief(stock, *ONLY) == [named]
 
 
-def test_applied_and_not_needed(diagnose: Diagnose, healthy: Path) -> None:
-    assert summary(diagnose(healthy, name="overlay")) == [
-        ("ok", f"applied: {', '.join(DEFAULT)}"),
-        ("ok", "nothing to change in this vLLM: sm12x-deepgemm, turboquant-auto-dtype"),
-    ]
-    assert summary(diagnose(healthy, name="files")) == [("ok", "the files that overlays changed are complete")]
+def test_drifted(diagnose: Diagnose, stock: Path) -> None:
+    file = packages(stock) / CONFIG
+    put(file, file.read_text().replace("def get_boundary_skip_layers(", "def get_skipped_layers("))
+    *misfits, pending = (one for one in diagnose(stock, name="overlay") if one["level"] != "ok")
 
-
-def test_pending(diagnose: Diagnose, stock: Path) -> None:
-    pending, _unneeded = diagnose(stock, name="overlay")
-
-    assert (pending["level"], pending["do"]) == ("note", f"`vpatch apply {stock}`")
-    assert pending["what"].startswith(f"ready to apply, but not applied: {', '.join(DEFAULT)}")
-    assert diagnose(stock, name="files") == []
-
-
-def test_pending_although_named(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
-    (pending,) = diagnose(stock, *ONLY, name="overlay")
-    assert (pending["level"], pending["do"]) == ("problem", f"`vpatch apply --overlay {HYBRID} {stock}`")
-
-    *_, tiles = diagnose(healthy, "--with", "turboquant-tiles", name="overlay")[:1]
-    assert (tiles["level"], tiles["do"]) == ("problem", f"`vpatch apply --with turboquant-tiles {healthy}`")
-
-
-def test_drifted(vpatch: Program, diagnose: Diagnose, stock: Path) -> None:
-    file = packages(stock) / ATTENTION
-    put(file, file.read_text().replace("def _continuation_prefill(", "def _prefill_in_chunks("))
-
-    found = [one for one in diagnose(stock, name="overlay") if one["level"] != "ok"]
-
-    *misfits, pending = found
     assert misfits
     for one in misfits:
         name = one["what"].partition(" ")[0]
         assert one["level"] == "problem"
         assert one["what"].startswith(f"{name} does not fit this vLLM: ")
-        assert one["where"].startswith(ATTENTION)
+        assert one["where"].startswith(CONFIG)
         assert one["do"] == f"`vpatch status -v --overlay {name} {stock}`"
     assert pending["what"].startswith("ready to apply, but not applied: ct-fp8-lm-head, ")
     apply = re.fullmatch(r"`vpatch (apply (--overlay .*)+)`", pending["do"])
     assert apply, "without --overlay, it would be refused"
-    assert vpatch(*shlex.split(apply[1])).code == 0
 
 
 def test_half_applied(diagnose: Diagnose, healthy: Path) -> None:
     root = packages(healthy)
     put(root / CONFIG, (root / INFO / "vpatch/originals" / CONFIG).read_bytes())
-
     half, *_ = diagnose(healthy, name="overlay")
 
     assert (half["level"], half["do"]) == ("problem", f"`vpatch apply {healthy}`")
@@ -100,10 +82,8 @@ def once(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_harm_to_changed_files(vpatch: Program, diagnose: Diagnose, once: Path, tmp_path: Path, harm: str) -> None:
     """The harm of `tests/cli/test_verify.py`; where the finding names `vpatch apply` alone, that heals it."""
     tree = shutil.copytree(once, tmp_path / "site-packages")
-    assert not [one for one in diagnose(tree, *ONLY) if one["level"] == "problem"]
     HARM[harm][0](tree)
     name, do = NAMES[harm]
-
     found = diagnose(tree, *ONLY, name=name)
 
     assert any(one["level"] == "problem" and one["do"].startswith(do) for one in found), found
@@ -113,34 +93,41 @@ def test_harm_to_changed_files(vpatch: Program, diagnose: Diagnose, once: Path, 
     assert healed == (not do.startswith("reinstall"))
 
 
-def test_a_run_that_was_killed(vpatch: Program, diagnose: Diagnose, healthy: Path) -> None:
-    put(packages(healthy) / INFO / "vpatch/under-way.json", '{"schema": 1, "files": {}}')
+def test_a_record_that_is_no_table(diagnose: Diagnose, once: Path, tmp_path: Path) -> None:
+    """It stops two examinations, and is reported once; the others go on."""
+    tree = shutil.copytree(once, tmp_path / "site-packages")
+    put(tree / INFO / "RECORD", '"' + "x" * 200_000)
+    found = diagnose(tree, *ONLY)
 
-    (unfinished,) = diagnose(healthy, name="unfinished")
-
-    assert (unfinished["level"], unfinished["do"]) == ("problem", f"complete it: `vpatch apply {healthy}`")
-    assert vpatch("apply", healthy).code == 0
-    assert diagnose(healthy, name="unfinished") == []
-
-
-def test_a_mark_of_an_overlay_that_is_not_installed(diagnose: Diagnose, stock: Path) -> None:
-    file = packages(stock) / INTERFACE
-    put(file, file.read_bytes() + b"x = 1  # vpatch: of-nobody\n")
-
-    (mark,) = diagnose(stock, name="mark")
-
-    assert (mark["level"], mark["where"]) == ("problem", INTERFACE)
-    assert mark["do"] == "install the package of that overlay, or reinstall vLLM"
+    (bad,) = (one for one in found if one["level"] == "problem")
+    assert (bad["name"], bad["where"], bad["do"]) == ("unreadable", f"{INFO}/RECORD", "reinstall vLLM")
+    assert {"overlay", "python", "gpu"} <= {one["name"] for one in found}
 
 
-def test_an_overlay_that_is_applied_and_not_installed(diagnose: Diagnose, healthy: Path) -> None:
-    file = packages(healthy) / ARG_UTILS
-    put(file, file.read_bytes() + b"x = 1  # vpatch: of-nobody\n")
+def test_a_run_that_was_killed(vpatch: Program, diagnose: Diagnose, once: Path, tmp_path: Path) -> None:
+    tree = shutil.copytree(once, tmp_path / "site-packages")
+    put(tree / INFO / "vpatch/under-way.json", '{"schema": 1, "files": {}}')
+    (unfinished,) = diagnose(tree, *ONLY, name="unfinished")
 
-    (mark,) = diagnose(healthy, name="mark")
+    apply = f"vpatch apply --overlay {HYBRID} {tree}"
+    assert (unfinished["level"], unfinished["do"]) == ("problem", f"complete it: `{apply}`")
+    assert vpatch(*apply.split()[1:]).code == 0
+    assert diagnose(tree, *ONLY, name="unfinished") == []
 
-    assert mark["what"].startswith("cannot verify: of-nobody is applied, and its package is not installed here")
-    assert mark["do"] == f"install the package of that overlay, or remove all: `vpatch revert {healthy}`"
+
+def test_overlays_that_are_not_installed(diagnose: Diagnose, slim: Trees, once: Path, tmp_path: Path) -> None:
+    """A mark alone, and one beside what vpatch wrote."""
+    for number, (source, file) in enumerate(((slim("0.20.2"), INTERFACE), (once, ARG_UTILS))):
+        tree = shutil.copytree(source, tmp_path / f"tree{number}")
+        put(tree / file, (tree / file).read_bytes() + b"x = 1  # vpatch: of-nobody\n")
+        (mark,) = diagnose(tree, name="mark")
+        assert mark["level"] == "problem"
+        if source == once:
+            assert mark["what"].startswith("cannot verify: of-nobody is applied, and its package is not installed here")
+            assert mark["do"] == f"install the package of that overlay, or remove all: `vpatch revert {tree}`"
+        else:
+            assert mark["where"] == INTERFACE
+            assert mark["do"] == "install the package of that overlay, or reinstall vLLM"
 
 
 def test_stale_bytecode_in_a_checkout(diagnose: Diagnose, once: Path, tmp_path: Path) -> None:

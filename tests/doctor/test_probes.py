@@ -19,6 +19,7 @@ from tests.hybrid import HYBRID, ONLY
 from tests.needs import root_only
 from tests.paths import ROOT
 from tests.releases import tree_of
+from tests.tiers import deep
 from tests.tree.conftest import mounted
 from tests.validation.cpu.environment import BYTECODE, interpreter
 from tests.validation.cpu.trees import patched_tree
@@ -48,38 +49,27 @@ def test_without_torch_only_a_probe_that_imports_nothing_decides(diagnose: Diagn
     assert decided["level"] == "problem", "its probe reads the kernels, and imports nothing"
 
 
-def test_a_defect(vpatch: Program, stock: Path) -> None:
-    """The text of the assertion, and what to do. The results are in JSON, too."""
-    says(stock, "raise AssertionError('layers: [] expected, [3] found')\n")
+def test_a_defect(vpatch: Program, diagnose: Diagnose, stock: Path, healthy: Path) -> None:
+    """The text of the assertion, and what to do: if the overlay is applied already, applying would not help."""
+    because = "layers: [] expected, [3] found"
+    for venv in (stock, healthy):
+        says(venv, f"raise AssertionError({because!r})\n")
     ran = vpatch("doctor", "--run", stock, *ONLY, "--json")
-
-    found = one([said for said in ran.json["findings"] if said["name"] == "probe"])
-    assert (ran.code, found["level"]) == (1, "problem")
-    assert found["what"] == f"{HYBRID}: the defect is in this vLLM: layers: [] expected, [3] found"
-    assert found["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
-    assert ran.json["probes"] == [
-        {"overlay": HYBRID, "name": "turboquant_hybrid", "ok": False, "because": "layers: [] expected, [3] found"}
-    ]
-    assert vpatch("doctor", stock, *ONLY, "--json").json["probes"] == []
-
-
-def test_a_defect_in_a_patched_vllm(diagnose: Diagnose, healthy: Path) -> None:
-    """Applying the overlay again would not help."""
-    says(healthy, "raise AssertionError('no')\n")
-    found = one(diagnose(healthy, "--run", *ONLY, name="probe"))
-
-    assert found["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: no"
-    assert found["do"] == "check the other findings for the cause; if none explains it, report a bug"
-
-
-def test_a_defect_that_another_edit_hides(diagnose: Diagnose, stock: Path) -> None:
-    """The overlay does not fit; its probe tells what the code does."""
-    says(stock, "raise AssertionError('no')\n")
+    pending = one([said for said in ran.json["findings"] if said["name"] == "probe"])
+    applied = one(diagnose(healthy, "--run", *ONLY, name="probe"))
+    # The overlay does not fit now; its probe still shows what the code does.
     file = packages(stock) / "vllm/engine/arg_utils.py"
     put(file, file.read_text().replace("TurboQuantConfig.get_boundary_skip_layers", "another_function"))
-    found = one(diagnose(stock, "--run", *ONLY, name="probe"))
+    drifted = one(diagnose(stock, "--run", *ONLY, name="probe"))
 
-    assert found["do"] == f"`vpatch status -v --overlay {HYBRID} {stock}`"
+    assert (ran.code, pending["level"]) == (1, "problem")
+    assert pending["what"] == drifted["what"] == f"{HYBRID}: the defect is in this vLLM: {because}"
+    assert pending["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
+    assert ran.json["probes"] == [{"overlay": HYBRID, "name": "turboquant_hybrid", "ok": False, "because": because}]
+    assert vpatch("doctor", stock, *ONLY, "--json").json["probes"] == []
+    assert applied["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: {because}"
+    assert applied["do"] == "check the other findings for the cause; if none explains it, report a bug"
+    assert drifted["do"] == f"`vpatch status -v --overlay {HYBRID} {stock}`"
 
 
 def test_right(vpatch: Program, stock: Path) -> None:
@@ -132,7 +122,7 @@ def test_another_vllm_is_not_run(
     assert found["do"] == f"`vpatch doctor --run --python PY {tree_of('0.20.2')}`"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, deep(signal.SIGTERM)])
 def test_ctrl_c(stock: Path, tmp_path: Path, number: signal.Signals) -> None:
     """It ends the probes, too, and leaves no file."""
     os.mkfifo(place := str(tmp_path / "pipe"))
@@ -150,7 +140,7 @@ def test_ctrl_c(stock: Path, tmp_path: Path, number: signal.Signals) -> None:
     assert contents_of(tmp_path / "temporary") == {}
 
 
-def test_it_changes_nothing(process: Process, stock: Path, tmp_path: Path) -> None:
+def test_it_changes_nothing(child: Process, stock: Path, tmp_path: Path) -> None:
     """No bytecode and no cache either."""
     says(stock, "import vllm.code\nopen('cache', 'w').write('')\n")
     put(packages(stock) / "vllm/code.py", "raise AssertionError('no')\n")
@@ -158,7 +148,7 @@ def test_it_changes_nothing(process: Process, stock: Path, tmp_path: Path) -> No
         (tmp_path / "stock" / folder).mkdir(exist_ok=True)
     before = contents_of(stock)
     variables = {"HOME": str(stock / "home"), "TMPDIR": str(stock / "temporary")}
-    ran = process("doctor", "--run", stock, *ONLY, "--json", env=variables)
+    ran = child("doctor", "--run", stock, *ONLY, "--json", env=variables)
 
     assert ran.json["probes"][0]["because"] == "no"
     assert contents_of(stock) == before

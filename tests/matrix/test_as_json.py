@@ -43,21 +43,18 @@ def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) ->
 
 
 def test_there_and_back(tmp_path: Path) -> None:
+    rows = as_rows(Matrix((), ROWS))
+
     assert read_rows(recorded(tmp_path / "baseline.json")) == ROWS
-
-
-def test_a_row() -> None:
-    first, *_, last = as_rows(Matrix((), ROWS))
-
-    names = [row["vllm"] for row in as_rows(Matrix((), ROWS))]
-    assert names == ["0.20.2", "0.20.2", "main", "0.20.2-3-g1234", "0.21.0"]
-    assert list(first) == ["vllm", "name", "origin", "problems", "overlays"]
-    assert list(first["overlays"][0]) == ["id", "state", "because", "parts", "problems"]
-    assert first["overlays"][0]["state"] == "drifted"
-    assert first["overlays"][0]["problems"] == [
+    assert [row["vllm"] for row in rows] == ["0.20.2", "0.20.2", "main", "0.20.2-3-g1234", "0.21.0"]
+    assert list(rows[0]) == ["vllm", "name", "origin", "problems", "overlays"]
+    (cell,) = rows[0]["overlays"]
+    assert list(cell) == ["id", "state", "because", "parts", "problems"]
+    assert cell["state"] == "drifted"
+    assert cell["problems"] == [
         {"code": "", "what": "drifted", "file": "vllm/a.py", "scope": "A.b", "cause": "not there"}
     ]
-    assert (last["origin"], last["overlays"]) == (None, [])
+    assert (rows[-1]["origin"], rows[-1]["overlays"]) == (None, [])
 
 
 def put(*path: str | int, to: object) -> Callable[[Any], object]:
@@ -162,12 +159,6 @@ def test_changes_in_markdown() -> None:
         "",
     ]
     assert markdown_changes(()) == []
-
-
-def test_a_change_as_a_problem() -> None:
-    assert str(CHANGES[0].problem) == (
-        "worse: 0.34.0: an-overlay: merged -> drifted, compared with 0.33.0: a.py: `x` is\n@gone, #1"
-    )
 
 
 def test_a_number_that_python_does_not_read_is_no_version() -> None:

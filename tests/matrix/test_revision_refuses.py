@@ -21,6 +21,7 @@ from vpatch.matrix.trees import Revision, shown
 from tests.failures import problem_of
 from tests.matrix.git_server import Served, git, serving
 from tests.processes import PATIENCE, ending, processes
+from tests.tiers import deep
 
 if TYPE_CHECKING:
     from tests.conftest import Program
@@ -59,49 +60,55 @@ def refused(address: object, rev: str = "main") -> str:
     return str(problem_of(Revision(str(address), rev).read, FILES))
 
 
-@pytest.mark.parametrize("kind", ["folder", "url"])
-@pytest.mark.parametrize("rev", ["nope", "0" * 40, "v1 2", "a..b", ""])
-def test_no_such_revision(repository: Path, kind: str, rev: str) -> None:
-    address = repository if kind == "folder" else f"file://{repository}"
-
-    told = refused(address, rev)
-
-    assert told.startswith(f"no such revision: {address}: {rev}: ")
-    assert "\n" not in told
-
-
-@pytest.mark.parametrize("rev", ["main~1", "main^{tree}", "main:refs/heads/x", "refs/*", "^main"])
-def test_of_a_url_only_names(repository: Path, rev: str) -> None:
-    cause = f"{rev}: of a URL it is a branch, a tag or the whole id of a commit"
-
-    assert refused(f"file://{repository}", rev) == f"no such revision: file://{repository}: {cause}"
-
-
-def test_a_revision_that_is_no_commit(repository: Path) -> None:
-    told = f"no such revision: {repository}: HEAD:vllm: git knows no commit by that name there"
-
-    assert refused(repository, "HEAD:vllm") == told
+NAMES = "of a URL it is a branch, a tag or the whole id of a commit"
+UNKNOWN = "git knows no commit by that name there"
+NONE = "there is neither a branch nor a tag nor a commit that is called so"
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("kind", "rev", "cause"),
+    [
+        ("folder", "nope", UNKNOWN),
+        ("folder", "HEAD:vllm", UNKNOWN),  # no commit
+        deep("folder", "0" * 40, UNKNOWN),
+        deep("folder", "v1 2", UNKNOWN),
+        ("folder", "", UNKNOWN),
+        ("url", "nope", NONE),
+        ("url", "0" * 40, NONE),
+        ("url", "a..b", NAMES),
+        ("url", "", NAMES),
+        ("url", "main~1", NAMES),
+        deep("url", "v1 2", NAMES),
+        deep("url", "main^{tree}", NAMES),
+        ("url", "main:refs/heads/x", NAMES),
+        ("url", "refs/*", NAMES),
+        ("url", "^main", NAMES),
+    ],
+)
+def test_no_such_revision(repository: Path, kind: str, rev: str, cause: str) -> None:
+    address = repository if kind == "folder" else f"file://{repository}"
+
+    assert refused(address, rev) == f"no such revision: {address}: {rev}: {cause}"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
     [
         ("{tmp}/gone", "cannot read: {tmp}/gone: there is no such folder, and it is no URL"),
         ("{tmp}", "cannot read: {tmp}: not a git repository: '{tmp}'"),
         ("{tmp}/repository/vllm", "cannot read: {tmp}/repository/vllm: not a git repository: '{tmp}/repository/vllm'"),
         ("file://{tmp}/gone", "cannot fetch: file://{tmp}/gone: '{tmp}/gone' does not appear to be a git repository"),
-        (
-            "file://{tmp}/me@home/gone",
-            "cannot fetch: file://{tmp}/me@home/gone: '{tmp}/me@home/gone' does not appear to be a git repository",
-        ),
+        ("file://{tmp}/me@home", "cannot fetch: file://{tmp}/me@home: '{tmp}/me@home' does not appear to be a git rep"),
         ("http://us:pw@[bad/x?t=pw", "cannot fetch: http://[bad/x: "),
         ("ssh://us@127.0.0.1:1/x", "cannot fetch: ssh://127.0.0.1:1/x: ssh: connect to host"),
         ("nonsense://{tmp}", "cannot fetch: nonsense://{tmp}: transport 'nonsense' not allowed"),
     ],
 )
-def test_no_repository(repository: Path, tmp_path: Path, address: str, told: str) -> None:
-    assert refused(address.format(tmp=tmp_path)).startswith(told.format(tmp=tmp_path))
-    assert "pw" not in refused(address.format(tmp=tmp_path)).replace(str(tmp_path), "")
+def test_no_repository(repository: Path, tmp_path: Path, address: str, message: str) -> None:
+    found = refused(address.format(tmp=tmp_path))
+
+    assert found.startswith(message.format(tmp=tmp_path))
+    assert "pw" not in found.replace(str(tmp_path), "")
 
 
 @pytest.mark.parametrize("kind", ["address", "revision"])
@@ -149,8 +156,9 @@ def test_no_vllm(repository: Path) -> None:
     assert refused(repository) == f"no vLLM: {repository} main: it has no folder vllm/"
 
 
-@pytest.mark.parametrize("at", ["vllm/config/cache.py", "vllm/config"])
-@pytest.mark.parametrize("kind", ["symbolic link", "submodule"])
+@pytest.mark.parametrize(
+    ("at", "kind"), [(CACHE, "symbolic link"), ("vllm/config", "submodule"), deep("vllm/config", "symbolic link")]
+)
 def test_not_a_plain_file(repository: Path, at: str, kind: str) -> None:
     """The object store has the target of a link, not its content."""
     before = git(repository, "rev-parse", "HEAD")
@@ -186,6 +194,7 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
     assert processes(f"127.0.0.1:{server.port}/") == []
 
 
+@pytest.mark.deep
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queue is full: a connection gets no answer at all."""
     monkeypatch.setattr(trees, "SILENCE", 0.5)
@@ -219,7 +228,9 @@ select.select([woken], [], [])
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize(("script", "count"), [(READ, 1), (IN_THREADS, 4)], ids=["alone", "in daemon threads"])
+@pytest.mark.parametrize(
+    ("script", "count"), [deep(READ, 1, id="alone"), pytest.param(IN_THREADS, 4, id="in daemon threads")]
+)
 def test_interrupted(repository: Path, server: Served, temporary: Path, script: str, count: int) -> None:
     """No folder and no process is left."""
     server.silent = threading.Event()
@@ -240,7 +251,7 @@ def test_interrupted(repository: Path, server: Served, temporary: Path, script: 
     server.silent.set()
 
 
-@pytest.mark.parametrize("lacking", ["git", "gitpython"])
+@pytest.mark.parametrize("lacking", ["git", deep("gitpython")])
 def test_without(repository: Path, tmp_path: Path, lacking: str) -> None:
     (tmp_path / "blocker").mkdir()
     (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
@@ -259,15 +270,8 @@ def test_without(repository: Path, tmp_path: Path, lacking: str) -> None:
 SECRETS = ("SECRET", "SEC/", "SEC ", "SEC?", "RETPW", "us3r:", "us3r@")
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path) as served:
-        served.login = "us3r:SECRET"
-        yield served
-
-
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "safe"),
     [
         ("https://us3r:SECRET@host/x", "https://host/x"),
         ("https://SECRET@host/x", "https://host/x"),
@@ -289,29 +293,35 @@ def guarded(tmp_path: Path) -> Iterator[Served]:
         ("./a:b@c", "./a:b@c"),
     ],
 )
-def test_an_address(address: str, told: str) -> None:
-    assert shown(address) == told
+def test_an_address(address: str, safe: str) -> None:
+    assert shown(address) == safe
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "where"),
     [
-        "http://us3r:WRONG-SECRET@{host}/x",
-        "http://SECRET@{host}/x",
-        "http://us3r:SEC/RETPW@{host}/x",
-        "http://us3r:SEC RETPW@{host}/x",
-        "http://us3r:SEC?RETPW@{host}/x",
-        "http://{host}/x?token=SECRET",
-        "us3r:SECRET@{host}",
-        "us3r:SEC/RETPW@{host}",
+        ("http://us3r:SEC/RETPW@{host}/x", "address"),
+        ("us3r:SEC/RETPW@{host}", "settings"),
+        *(
+            deep(address, where)
+            for where in ("address", "settings")
+            for address in (
+                "http://us3r:WRONG-SECRET@{host}/x",
+                "http://SECRET@{host}/x",
+                "http://us3r:SEC RETPW@{host}/x",
+                "http://us3r:SEC?RETPW@{host}/x",
+                "http://{host}/x?token=SECRET",
+                "us3r:SECRET@{host}",
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize("where", ["address", "settings"])
-def test_what_is_told(
-    vpatch: Program, guarded: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, where: str
+def test_no_output_has_a_secret(
+    vpatch: Program, server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, where: str
 ) -> None:
     """On the terminal, in the JSON and on the page; the secret is in the address, or in git's settings."""
-    secret = address.format(host=f"127.0.0.1:{guarded.port}")
+    server.login = "us3r:SECRET"
+    secret = address.format(host=f"127.0.0.1:{server.port}")
     given = "https://example.org/x" if where == "settings" else secret
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.gitconfig").write_text(f'[url "{secret}"]\ninsteadOf = https://example.org/x\n')
@@ -324,5 +334,5 @@ def test_what_is_told(
 
     assert (text.code, object_.code) == (1, 1)
     assert json.loads(object_.out)["rows"][0]["problems"][0]["what"] == "cannot fetch"
-    for told in (text.out, text.err, object_.out, object_.err, page.read_text()):
-        assert not [word for word in SECRETS if word in told], told
+    for output in (text.out, text.err, object_.out, object_.err, page.read_text()):
+        assert not [word for word in SECRETS if word in output], output

@@ -13,6 +13,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Reach
 from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
+from vpatch.errors import Code, Problem
 from vpatch.matrix import worker
 from vpatch.matrix.verdicts import Cell
 from vpatch.matrix.worker import Together, try_one, try_together, work
@@ -85,14 +86,14 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(("item", "source", "state", "told"), CELLS.values(), ids=CELLS)
-def test_a_cell(item: Catalogued, source: str, state: State, told: str) -> None:
+@pytest.mark.parametrize(("item", "source", "state", "message"), CELLS.values(), ids=CELLS)
+def test_a_cell(item: Catalogued, source: str, state: State, message: str) -> None:
     """The tree is as it was, and a cell has at most one problem, of one line."""
     files = dict(module(source))
     cell = one(item, files)
 
     assert (cell.verdict.id, cell.verdict.state) == (item.id, state)
-    assert re.fullmatch(told, "\n".join(map(str, cell.problems)))
+    assert re.fullmatch(message, "\n".join(map(str, cell.problems)))
     assert files == module(source)
 
 
@@ -105,7 +106,8 @@ def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that loses its changes is written again."""
     monkeypatch.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
 
-    assert f"not idempotent: good: the second run writes {FILE}" in map(str, one(GOOD).problems)
+    problem = Problem("not idempotent", "good", f"the second run writes {FILE}", code=Code.NOT_IDEMPOTENT)
+    assert problem in one(GOOD).problems
 
 
 def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,28 +124,24 @@ def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(worker._MemoryTree, "decide", wrong)
 
-    assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
+    assert Problem("not reversible", FILE, "it stays changed", code=Code.NOT_REVERSIBLE) in one(GOOD).problems
 
 
-def test_overlays_that_get_along() -> None:
-    assert together(GOOD, OTHER) == Together({}, ())
+@pytest.mark.parametrize(
+    ("others", "clashing"),
+    [
+        ((), set()),
+        ((RIVAL,), {"good", "rival"}),
+        ((RAISING, RIVAL), {"good", "rival"}),  # reported although another overlay raises
+        *(((bad,), set()) for bad in (LOST, BROKEN, RAISING, ODD)),  # a problem of one is not one of all
+    ],
+    ids=["along", "rival", "raising", "lost", "broken", "raises", "odd"],
+)
+def test_overlays_together(others: tuple[Catalogued, ...], clashing: set[str]) -> None:
+    found = together(GOOD, OTHER, *others)
 
-
-def test_overlays_that_want_the_same_code() -> None:
-    found = together(GOOD, OTHER, RIVAL)
-
-    states = {name: verdict.state for name, verdict in found.clashes.items()}
-    assert states == {"good": State.CONFLICT, "rival": State.CONFLICT}
+    assert {name: verdict.state for name, verdict in found.clashes.items()} == dict.fromkeys(clashing, State.CONFLICT)
     assert found.problems == ()
-
-
-def test_a_conflict_is_reported_although_another_overlay_raises() -> None:
-    assert together(GOOD, RAISING, RIVAL).clashes.keys() == {"good", "rival"}
-
-
-@pytest.mark.parametrize("bad", [LOST, BROKEN, RAISING, ODD])
-def test_a_problem_of_one_overlay_is_not_one_of_all(bad: Catalogued) -> None:
-    assert together(GOOD, bad, OTHER) == Together({}, ())
 
 
 def test_overlays_that_fail_only_together() -> None:
@@ -161,7 +159,8 @@ def test_overlays_that_fail_only_together() -> None:
 # --- a job ----------------------------------------------------------------------------------------------------------
 
 
-IDS = tuple(item.id for item in select(discover(), ("turboquant-hybrid", "turboquant-skip-list", "turboquant-tiles")))
+ONE = ("turboquant-skip-list",)
+IDS = tuple(item.id for item in select(discover(), ("hybrid-mtp-prefix", "turboquant-hybrid", "turboquant-skip-list")))
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +182,11 @@ def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
 
 
 def test_only_files_of_the_last_vllm_stay_parsed(slim: Trees) -> None:
-    first, second = files(slim, "0.18.0"), files(slim, "0.20.2")
-    work(first, IDS, IDS, ())
-    kept = {data for _, data in worker._engine(frozenset(IDS))._cache._known}
-    work(second, IDS, IDS, ())
+    first, second = files(slim, "0.33.0"), files(slim, "0.20.2")
+    work(first, ONE, ONE, ())
+    kept = {data for _, data in worker._engine(frozenset(ONE))._cache._known}
+    work(second, ONE, ONE, ())
 
     assert kept
     assert kept <= set(first.values())
-    assert {data for _, data in worker._engine(frozenset(IDS))._cache._known} <= set(second.values())
+    assert {data for _, data in worker._engine(frozenset(ONE))._cache._known} <= set(second.values())

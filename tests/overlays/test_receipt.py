@@ -19,20 +19,20 @@ from typing import NamedTuple
 import pytest
 from vpatch import api
 from vpatch.core.catalogue import Selection
-from vpatch.farm.content import Content
-from vpatch.farm.launch import planned
-from vpatch.farm.store import farm_of
 from vpatch.guest.vpatch_claim import RECEIPT
 from vpatch.image.patch import PROVENANCE
+from vpatch.run.content import Content
+from vpatch.run.launch import planned
+from vpatch.run.store import farm_of
 from vpatch.testing import State
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees
 from tests.failures import problem_of
-from tests.farm.standin import LOAD, WAITS, add_own, started
-from tests.farm.test_receipt import HELD, IN_MEMORY, METRIC
 from tests.overlays.tables import check_result, drifted, on, table
 from tests.processes import UNWATCHED
+from tests.run.standin import LOAD, WAITS, add_own, started
+from tests.run.test_receipt import HELD, IN_MEMORY, METRIC
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
 WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 from packaging.utils import parse_wheel_filename
 
+from vpatch.cache import folder
 from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Listing, Report
 from vpatch.cli.wording import counted, listed
 from vpatch.errors import Problem
-from vpatch.farm import upkeep
-from vpatch.farm.upkeep import FARMS, Cleared, Farm
-from vpatch.matrix.cache import WHEELS, Cache, Usage, folder
+from vpatch.matrix.cache import WHEELS, Cache, Usage
+from vpatch.run import upkeep
+from vpatch.run.upkeep import FARMS, Cleared, Farm
 
 
 @click.command("cache", epilog=examples("cache", "cache --clear"))

@@ -15,10 +15,9 @@ from vpatch.cli.progress import phases
 from vpatch.cli.target import Target, on_tree
 from vpatch.cli.verdicts import Line, as_objects, noted
 from vpatch.cli.wording import counted, listed
-from vpatch.doctor.examination import sections
-from vpatch.doctor.findings import Finding, Level, Section
+from vpatch.doctor.examination import Section, examine, sections
 from vpatch.doctor.probes import Probed, probe
-from vpatch.doctor.subject import Subject, examine
+from vpatch.doctor.subject import Finding, Level, Subject
 from vpatch.errors import Problem
 from vpatch.wrapping import wrapped
 

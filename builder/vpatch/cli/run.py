@@ -12,19 +12,19 @@ from typing import NoReturn
 
 import click
 
+from vpatch.cache import folder
 from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
 from vpatch.cli.output import Failed, Listing, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, cause, shell
-from vpatch.farm.absence import watch
-from vpatch.farm.command import Missing, understood
-from vpatch.farm.content import Content
-from vpatch.farm.export import export as export_farm
-from vpatch.farm.launch import Launch, prepare
-from vpatch.farm.upkeep import FARMS
 from vpatch.guest.vpatch_receipt import DIGEST
-from vpatch.matrix.cache import folder
+from vpatch.run.absence import watch
+from vpatch.run.command import Missing, understood
+from vpatch.run.content import Content
+from vpatch.run.export import export as export_farm
+from vpatch.run.launch import Launch, prepare
+from vpatch.run.upkeep import FARMS
 from vpatch.tree.environment import current
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Tree

@@ -1,30 +1,74 @@
-"""The examination: all findings, by subject."""
+"""The examination of a vLLM: all findings, by what they are about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from vpatch.doctor import caches, edits, gpu, identity, overlays, permissions, plugins, processes, startup
-from vpatch.doctor.findings import Finding, Section, unreadable
-from vpatch.doctor.subject import Subject
-from vpatch.errors import Failure, failing
+from vpatch import api
+from vpatch.core.catalogue import Selection
+from vpatch.doctor import files, gpu, identity, other_code, overlays, stale
+from vpatch.doctor.interpreter import described
+from vpatch.doctor.subject import Commands, Finding, Subject, unreadable
+from vpatch.errors import Failure, UnknownName, failing
+from vpatch.tree.environment import Located
+from vpatch.tree.locate import Tree
+
+
+@dataclass(frozen=True)
+class Section:
+    """The findings on one subject, with its title; there may be none."""
+
+    title: str
+    findings: Sequence[Finding]
+
+
+def examine(located: Located, selection: Selection, commands: Commands) -> Subject:
+    """Read what several findings rest on.
+
+    Raises:
+        UnknownName: there is no such overlay.
+    """
+    python, unanswered = None, None
+    try:
+        python = described(located.environment) if located.environment else None
+    except Failure as failure:
+        unanswered = failure.problems[0]
+    return Subject(located, _verified(located.tree, selection), selection.named, python, unanswered, commands)
+
+
+def _verified(tree: Tree, selection: Selection) -> api.Result:
+    """Return what `verify` finds; if it cannot finish, the states alone, with the reason among the problems."""
+    try:
+        return api.verify(tree, selection.only, selection.also)
+    except api.Refused as refused:
+        return refused.result
+    except UnknownName:
+        raise
+    except Failure as failure:
+        problems = failure.problems
+    try:
+        found = api.status(tree, selection.only, selection.also)
+    except Failure:
+        return api.Result(tree.root, tree.version, problems=problems)
+    return replace(found, problems=(*found.problems, *problems))
 
 
 def sections(subject: Subject) -> list[Section]:
-    """Return the findings on a vLLM and its surroundings; a section may be empty."""
+    """Return the findings on a vLLM and its surroundings."""
+    found = {
+        "vLLM": [identity.findings(subject)],
+        "Overlays": [overlays.states(subject)],
+        "Files": [overlays.faults(subject), files.edits(subject), files.permissions(subject)],
+        "Other code that changes vLLM": [other_code.plugins(subject), other_code.startup(subject)],
+        "GPU": [gpu.findings(subject)],
+        "Since the overlays were applied": [stale.caches(subject), stale.processes(subject)],
+    }
     return [
-        _section("vLLM", identity.findings(subject)),
-        _section("Overlays", overlays.states(subject)),
-        _section("Files", overlays.faults(subject), edits.findings(subject), permissions.findings(subject)),
-        _section("Other code that changes vLLM", plugins.findings(subject), startup.findings(subject)),
-        _section("GPU", gpu.findings(subject)),
-        _section("Since the overlays were applied", caches.findings(subject), processes.findings(subject)),
+        # What cannot be read may stop several parts, and is reported once.
+        Section(title, list(dict.fromkeys(finding for part in parts for finding in _complete(part))))
+        for title, parts in found.items()
     ]
-
-
-def _section(title: str, *parts: Iterator[Finding]) -> Section:
-    # What cannot be read may stop several parts, and is reported once.
-    return Section(title, list(dict.fromkeys(finding for part in parts for finding in _complete(part))))
 
 
 def _complete(part: Iterator[Finding]) -> Iterator[Finding]:

@@ -16,15 +16,13 @@ from typing import IO
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
-from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.subject import Subject
+from vpatch.doctor.subject import Finding, Level, Subject
 from vpatch.errors import Failure, cause
 from vpatch.foreign import opened_regular, read_regular
 from vpatch.image.architectures import lacking, survey
 from vpatch.image.fatbin import oldest_driver
 
 _PATIENCE = 20  # seconds: without its daemon, the driver starts each GPU first
-_QUERY = "--query-gpu=name,driver_version,memory.total,compute_cap"
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,11 @@ def findings(subject: Subject) -> Iterator[Finding]:
         what = "no NVIDIA GPU: there is no nvidia-smi"
         yield Finding("gpu", Level.NOTE, f"{what}; torch is built for ROCm" if torch and torch.hip else what)
         return
-    told, failed = _ask(program)
-    rows = [[field.strip() for field in line.split(",")] for line in told.splitlines()]
-    gpus = [(name, driver, memory, capability) for name, driver, memory, capability in filter(_is_gpu, rows)]
+    output, failed = _ask(program)
+    rows = [tuple(field.strip() for field in line.split(",")) for line in output.splitlines()]
+    gpus = [row for row in rows if len(row) == 4 and re.fullmatch(r"\d+(\.\d+)+", row[1])]
     if failed or not gpus:
-        first = (failed or told or "no output").strip().splitlines()[0]
+        first = (failed or output or "no output").strip().splitlines()[0]
         what = f"nvidia-smi finds no usable GPU: {first}"
         yield Finding("gpu", Level.WARNING, what, (program,), "mend the driver until `nvidia-smi` lists the GPU")
         return
@@ -62,16 +60,10 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 def _ask(program: str) -> tuple[str, str]:
     """Return the rows that nvidia-smi prints, and why it failed, "" if it did not."""
-    command = [program, _QUERY, "--format=csv,noheader"]
+    command = [program, "--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"]
     try:
         ran = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=_PATIENCE, check=False
         )
     except OSError as error:
         return "", cause(error)
@@ -80,10 +72,6 @@ def _ask(program: str) -> tuple[str, str]:
     if ran.returncode:
         return "", f"{ran.stdout}\n{ran.stderr}".strip() or f"it exits with code {ran.returncode}"
     return ran.stdout, ""
-
-
-def _is_gpu(row: list[str]) -> bool:
-    return len(row) == 4 and bool(re.fullmatch(r"\d+(\.\d+)+", row[1]))
 
 
 def _torch(subject: Subject) -> _Torch | None:
@@ -103,9 +91,8 @@ def _for_torch(torch: _Torch, drivers: list[str]) -> Iterator[Finding]:
     where = (str(torch.file),)
     if not torch.cuda:
         what = f"torch {torch.version} is a build without CUDA: vLLM cannot use the GPU with it"
-        yield Finding(
-            "torch", Level.WARNING, what, where, "install the torch that this vLLM requires, from its CUDA builds"
-        )
+        do = "install the torch that this vLLM requires, from its CUDA builds"
+        yield Finding("torch", Level.WARNING, what, where, do)
         return
     needed = oldest_driver(torch.cuda)
     try:

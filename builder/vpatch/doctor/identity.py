@@ -7,8 +7,7 @@ from email.parser import HeaderParser
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from vpatch.doctor.findings import Finding, Level
-from vpatch.doctor.subject import Subject
+from vpatch.doctor.subject import Finding, Level, Subject
 from vpatch.errors import shell
 from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.sites import editable_source
@@ -23,9 +22,8 @@ def findings(subject: Subject) -> Iterator[Finding]:
     if subject.unanswered:
         problem = subject.unanswered
         do = "name a working interpreter: " + subject.commands.command("doctor", "--python", "PY")
-        yield Finding(
-            "python", Level.PROBLEM, f"the interpreter does not answer: {problem.cause}", (problem.where,), do
-        )
+        what = f"the interpreter does not answer: {problem.cause}"
+        yield Finding("python", Level.PROBLEM, what, (problem.where,), do)
     elif subject.python is None:
         what = "no interpreter is known for this folder: its environment is not examined"
         yield Finding("python", Level.NOTE, what, do=subject.commands.command("doctor", "--python", "PY"))
@@ -43,8 +41,8 @@ def _vllm(subject: Subject) -> Finding:
     if subject.is_checkout:
         what = f"a source checkout of vLLM{found}: git keeps the originals"
     else:
-        said = tree.read(f"{tree.dist_info}/direct_url.json") if tree.dist_info else None
-        kind = ", an editable install" if editable_source(said) else ""
+        origin = tree.read(f"{tree.dist_info}/direct_url.json") if tree.dist_info else None
+        kind = ", an editable install" if editable_source(origin) else ""
         what = f"vLLM {tree.version or 'of unknown version'}{kind}{found}"
     if tree.dist_info or subject.is_checkout:
         return Finding("vllm", Level.OK, what, (str(tree.root),))
@@ -58,7 +56,12 @@ def _interpreter(subject: Subject, python: Interpreter) -> Iterator[Finding]:
         what = f"Python imports the vLLM in {python.root}, not this one" if python.root else "Python finds no vLLM"
         do = f"name the vLLM that you mean: {shell('vpatch', 'doctor', '--python', python.python)}"
         yield Finding("imported", Level.PROBLEM, what, where, do)
-    required = _required(subject)
+    text = tree.read(f"{tree.dist_info}/METADATA") if tree.dist_info else None
+    named = HeaderParser().parsestr((text or b"").decode("utf-8", "replace"))["Requires-Python"]
+    try:
+        required = SpecifierSet(str(named or _OLDEST)[:_LONGEST])
+    except InvalidSpecifier:
+        required = SpecifierSet(_OLDEST)
     if not python.version:
         what = "the files of this environment do not show its Python's version, and vpatch did not run it"
         yield Finding("python", Level.NOTE, what, where, subject.commands.command("doctor", "--python", "PY"))
@@ -67,12 +70,3 @@ def _interpreter(subject: Subject, python: Interpreter) -> Iterator[Finding]:
     else:
         do = f"make an environment with a Python {required}, and install vLLM there"
         yield Finding("python", Level.PROBLEM, f"Python {python.version}, and this vLLM requires {required}", where, do)
-
-
-def _required(subject: Subject) -> SpecifierSet:
-    text = subject.tree.read(f"{subject.tree.dist_info}/METADATA") if subject.tree.dist_info else None
-    said = HeaderParser().parsestr((text or b"").decode("utf-8", "replace"))["Requires-Python"]
-    try:
-        return SpecifierSet(str(said or _OLDEST)[:_LONGEST])
-    except InvalidSpecifier:
-        return SpecifierSet(_OLDEST)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.core.verdict import MISFITS, State, Verdict
-from vpatch.doctor.findings import Finding, Level, unreadable
-from vpatch.doctor.subject import Subject
+from vpatch.core.verdict import MISFITS, State
+from vpatch.doctor.subject import Finding, Level, Subject, unreadable
 from vpatch.errors import Code, Problem, shell
 
-_UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
-# What the states say already.
-_SAID = (Code.NOT_APPLIED, Code.NOTHING_TO_VERIFY)
 _NAMES = {
     **dict.fromkeys((Code.RECORD_UNTRUE, Code.RECORD_UNLISTED, Code.FILE_MISSING, Code.NO_RECORD), "record"),
     Code.STALE_BYTECODE: "bytecode",
@@ -33,19 +29,34 @@ def states(subject: Subject) -> Iterator[Finding]:
     rest: dict[State, list[str]] = {}
     for verdict in subject.verified.overlays:
         if verdict.state in MISFITS:
-            yield _misfit(subject, verdict)
+            first = verdict.problems[0]
+            where = f"{first.where} ({first.scope})" if first.scope else first.where
+            what = f"{verdict.id} does not fit this vLLM: {first.cause.splitlines()[0]}"
+            do = subject.commands.command("status", "-v", "--overlay", verdict.id)
+            yield Finding("overlay", Level.PROBLEM, what, (where,), do)
         elif verdict.id in subject.marked and verdict.state is not State.APPLIED:
             what = f"{verdict.id} is half applied: {verdict.because}"
             yield Finding("overlay", Level.PROBLEM, what, subject.marked[verdict.id], subject.commands.again("apply"))
         else:
             rest.setdefault(verdict.state, []).append(verdict.id)
-    yield from _by_state(subject, rest)
+    commands, pending = subject.commands, rest.get(State.PENDING)
+    if pending:
+        chosen = [word for name in pending for word in ("--overlay", name)]
+        do = commands.again("apply") if subject.fits else commands.command("apply", *chosen)
+        level = Level.PROBLEM if subject.named.intersection(pending) else Level.NOTE
+        yield Finding("overlay", level, f"ready to apply, but not applied: {', '.join(pending)}", do=do)
+    if applied := rest.get(State.APPLIED):
+        yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
+    if unneeded := [name for state in (State.MERGED, State.NOT_APPLICABLE) for name in rest.get(state, ())]:
+        yield Finding("overlay", Level.OK, f"nothing to change in this vLLM: {', '.join(unneeded)}")
 
 
 def faults(subject: Subject) -> Iterator[Finding]:
     """Yield what is wrong with changed files, and a run of vpatch that did not end."""
-    said = {problem for verdict in subject.verified.overlays for problem in verdict.problems}
-    found = [one for one in subject.verified.problems if one not in said and one.code not in _SAID]
+    # The states say the rest already.
+    known = {problem for verdict in subject.verified.overlays for problem in verdict.problems}
+    states = (Code.NOT_APPLIED, Code.NOTHING_TO_VERIFY)
+    found = [one for one in subject.verified.problems if one not in known and one.code not in states]
     for problem in found:
         if name := _NAMES.get(problem.code):
             what = _WORDS.get(problem.code, f"{problem.what}: {problem.reason}")
@@ -55,42 +66,19 @@ def faults(subject: Subject) -> Iterator[Finding]:
     if subject.kept.unclean and not subject.kept.broken:
         do = f"complete it: {subject.commands.again('apply')}"
         yield Finding("unfinished", Level.PROBLEM, "a run of vpatch was interrupted, or is under way", do=do)
-    elif subject.changed and not found:
+    elif subject.marked and not found:
         yield Finding("files", Level.OK, "the files that overlays changed are complete")
-
-
-def _misfit(subject: Subject, verdict: Verdict) -> Finding:
-    first = verdict.problems[0]
-    where = f"{first.where} ({first.scope})" if first.scope else first.where
-    what = f"{verdict.id} does not fit this vLLM: {first.cause.splitlines()[0]}"
-    do = subject.commands.command("status", "-v", "--overlay", verdict.id)
-    return Finding("overlay", Level.PROBLEM, what, (where,), do)
-
-
-def _by_state(subject: Subject, rest: dict[State, list[str]]) -> Iterator[Finding]:
-    commands, pending = subject.commands, rest.get(State.PENDING)
-    if pending:
-        alone = any(verdict.state in MISFITS for verdict in subject.verified.overlays)
-        chosen = [word for name in pending for word in ("--overlay", name)]
-        do = commands.command("apply", *chosen) if alone else commands.again("apply")
-        level = Level.PROBLEM if subject.named.intersection(pending) else Level.NOTE
-        yield Finding("overlay", level, f"ready to apply, but not applied: {', '.join(pending)}", do=do)
-    if applied := rest.get(State.APPLIED):
-        yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
-    if unneeded := [name for state in _UNNEEDED for name in rest.get(state, ())]:
-        yield Finding("overlay", Level.OK, f"nothing to change in this vLLM: {', '.join(unneeded)}")
 
 
 def _cure(subject: Subject, problem: Problem) -> str:
     """Return what makes a problem go away: `apply` heals RECORD and bytecode, but only if every overlay fits."""
     again = subject.commands.again("apply")
-    fits = all(verdict.state not in MISFITS for verdict in subject.verified.overlays)
     kept, where = subject.kept, problem.where
     edited = where in kept.paths and kept.is_edited(where, subject.tree.read(where))
     match problem.code:
-        case Code.RECORD_UNTRUE if fits and edited:
+        case Code.RECORD_UNTRUE if subject.fits and edited:
             return f"it was edited after vpatch: undo the edit, or keep it by {again}"
-        case Code.RECORD_UNTRUE | Code.RECORD_UNLISTED | Code.FILE_MISSING | Code.STALE_BYTECODE if fits:
+        case Code.RECORD_UNTRUE | Code.RECORD_UNLISTED | Code.FILE_MISSING | Code.STALE_BYTECODE if subject.fits:
             return f"remove it: {shell('rm', subject.tree.root / where)}" if subject.is_checkout else again
         case Code.UNKNOWN_MARK:
             return "install the package of that overlay, or reinstall vLLM"

@@ -1,22 +1,63 @@
-"""What is examined: a vLLM, its overlays, and the interpreter that runs it."""
+"""What is examined, a vLLM with its overlays and its interpreter; and what is reported of it, findings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
 
 from vpatch import api
-from vpatch.core.catalogue import Selection, discover
+from vpatch.core.catalogue import discover
 from vpatch.core.marks import marked_files
-from vpatch.doctor.interpreter import described
-from vpatch.errors import Failure, Problem, UnknownName
+from vpatch.core.verdict import MISFITS
+from vpatch.errors import Code, Problem
 from vpatch.tree import backup
 from vpatch.tree.backup import Kept
 from vpatch.tree.environment import Located
 from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.locate import Tree, is_checkout
+
+
+class Level(StrEnum):
+    """How serious a finding is, in rising order."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"  # it may be the reason why a server does not work
+    PROBLEM = "problem"  # it keeps overlays from working
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about a vLLM or its surroundings.
+
+    Attributes:
+        name: the kind of finding, for scripts.
+        level: how serious it is.
+        what: the fact, in a sentence without a period.
+        where: the files, folders or processes that it is about.
+        do: what to do next, with commands in backticks; "" if there is nothing to do.
+    """
+
+    name: str
+    level: Level
+    what: str
+    where: tuple[str, ...] = ()
+    do: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return the JSON object of the command line's contract."""
+        where = ", ".join(self.where)
+        return {"name": self.name, "level": self.level, "what": self.what, "where": where, "do": self.do}
+
+
+def unreadable(problem: Problem) -> Finding:
+    """Report that something could not be examined."""
+    denied = problem.code is Code.DENIED
+    do = "run `vpatch doctor` as a user who may read it" if denied else "reinstall vLLM"
+    return Finding("unreadable", Level.PROBLEM, f"{problem.what}: {problem.reason}", (problem.where,), do)
 
 
 class Commands(Protocol):
@@ -61,6 +102,11 @@ class Subject:
         """Whether it is a source checkout, which has no RECORD."""
         return is_checkout(self.tree)
 
+    @property
+    def fits(self) -> bool:
+        """Whether every overlay fits this vLLM."""
+        return all(verdict.state not in MISFITS for verdict in self.verified.overlays)
+
     @cached_property
     def kept(self) -> Kept:
         """What vpatch keeps beside the tree."""
@@ -77,55 +123,15 @@ class Subject:
         files = {one.id: marked_files(one.id, one.files, self.tree.read) for one in self.verified.overlays}
         return {name: marked for name, marked in files.items() if marked}
 
-    @property
-    def changed(self) -> tuple[str, ...]:
-        """Every file that carries marks of an overlay."""
-        return tuple(sorted({file for files in self.marked.values() for file in files}))
-
     @cached_property
     def changed_at(self) -> float | None:
         """The time of the last change, in seconds since the epoch; None if no overlay is applied.
 
         Files have the time at which vpatch wrote them. In an image they have the image's time, and so does provenance.
         """
-        if not self.changed:
+        changed = {file for files in self.marked.values() for file in files}
+        if not changed:
             return None
-        notes = [f"{backup.folder(self.tree)}/provenance.json"] if self.tree.dist_info else []
-        files = [path for file in (*self.changed, *notes) if (path := self.tree.root / file).is_file()]
+        notes = {f"{backup.folder(self.tree)}/provenance.json"} if self.tree.dist_info else set()
+        files = [path for file in changed | notes if (path := self.tree.root / file).is_file()]
         return max(path.stat().st_mtime for path in files)
-
-
-def examine(located: Located, selection: Selection, commands: Commands) -> Subject:
-    """Read what several findings rest on.
-
-    Args:
-        located: the vLLM.
-        selection: the overlays.
-        commands: what to suggest to the user.
-
-    Raises:
-        UnknownName: there is no such overlay.
-    """
-    python, unanswered = None, None
-    try:
-        python = described(located.environment) if located.environment else None
-    except Failure as failure:
-        unanswered = failure.problems[0]
-    return Subject(located, _verified(located.tree, selection), selection.named, python, unanswered, commands)
-
-
-def _verified(tree: Tree, selection: Selection) -> api.Result:
-    """Return what `verify` finds; if it cannot finish, the states alone, with the reason among the problems."""
-    try:
-        return api.verify(tree, selection.only, selection.also)
-    except api.Refused as refused:
-        return refused.result
-    except UnknownName:
-        raise
-    except Failure as failure:
-        problems = failure.problems
-    try:
-        found = api.status(tree, selection.only, selection.also)
-    except Failure:
-        return api.Result(tree.root, tree.version, problems=problems)
-    return replace(found, problems=(*found.problems, *problems))

@@ -140,29 +140,35 @@ def _urgency(*, before: bool, after: bool) -> Kind | None:
 
 
 def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
-    kind, after = _urgency(before=bool(was and was.urgent), after=cell.urgent), cell.verdict.state
-    if further := _bad(cell, was):
-        return Kind.WORSE, further
+    """Judge a cell against that of the baseline; None if there is nothing to report."""
+    after, kind = cell.verdict.state, _urgency(before=bool(was and was.urgent), after=cell.urgent)
+    parts, beyond = _new_in(cell, was)
+    if parts or beyond:
+        return Kind.WORSE, _described(cell, parts, beyond)
     if was is None:
         return None
     same = was.verdict.state is after
     if kind is Kind.STILL:
-        return kind, f"{f'{after} as' if same else 'as bad as'} in the baseline: {_bad(cell, None)}"
+        as_before = f"{after} as" if same else "as bad as"
+        return kind, f"{as_before} in the baseline: {_described(cell, *_new_in(cell, None))}"
     if kind is Kind.BETTER and (same or after is not State.MERGED):
         return kind, f"nobody need look any more: {cell.verdict.because}"
     return _changed(was, cell)
 
 
-def _bad(cell: Cell, known: Cell | None) -> str:
-    """Describe the broken parts and the problems of a cell that `known` does not have, "" without any.
+def _new_in(cell: Cell, known: Cell | None) -> tuple[list[PartVerdict], list[Problem]]:
+    """Return the broken parts and the problems of a cell that `known` does not have.
 
-    Parts are compared by their states, problems by their kinds. A baseline does not record which of its problems a
-    verdict has itself, so none of their kinds counts as new.
+    Parts are compared by their states, problems by their codes, or by what they are if a baseline has no codes. It does
+    not record which of its problems a verdict has itself, so none of their kinds counts as new.
     """
     states = {(part.name, part.state) for part in known.verdict.parts} if known else set()
-    kinds = {problem.what for problem in known.problems} if known else set()
+    kinds = {kind for problem in known.problems for kind in (problem.code, problem.what)} if known else set()
     parts = [p for p in cell.verdict.parts if p.state in MISFITS and (p.name, p.state) not in states]
-    beyond = [problem for problem in cell.beyond if problem.what not in kinds]
+    return parts, [p for p in cell.beyond if not {p.code or p.what, p.what} & kinds]
+
+
+def _described(cell: Cell, parts: Sequence[PartVerdict], beyond: Sequence[Problem]) -> str:
     because = replace(cell.verdict, parts=tuple(parts)).because if parts else ""
     return "; ".join(filter(None, (because, _joined(beyond))))
 
@@ -172,8 +178,8 @@ def _changed(was: Cell, cell: Cell) -> tuple[Kind, str] | None:
     if before is after:
         old, new = ({part.name: _form(part) for part in one.verdict.parts} for one in (was, cell))
         names = (name for name in {**old, **new} if old.get(name) != new.get(name))
-        told = [f"{name}: {old.get(name, 'no such part')} -> {new.get(name, 'no such part')}" for name in names]
-        return (Kind.OTHER, "; ".join(told)) if told else None
+        found = [f"{name}: {old.get(name, 'no such part')} -> {new.get(name, 'no such part')}" for name in names]
+        return (Kind.OTHER, "; ".join(found)) if found else None
     reason = _REASONS.get((before, after), "")
     kind = Kind.WORSE if (before, after) == (State.MERGED, State.PENDING) else Kind.OTHER
     if after is State.MERGED:

@@ -14,7 +14,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from vpatch.errors import Failure, Problem, naming
+from vpatch.cache import folder
+from vpatch.errors import naming
 
 SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile
@@ -30,22 +31,6 @@ _OBJECTS, _NEW = "objects", "new"
 _OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
 _OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
 _ADVICE = "use --no-cache to do without"
-
-
-def folder(otherwise: str = "or use --no-cache") -> Path:
-    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches.
-
-    Raises:
-        Failure: the user has no home folder; it says what to do `otherwise`.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(base).is_absolute():  # the specification ignores relative ones
-        return Path(base, "vpatch")
-    try:
-        return Path.home() / ".cache" / "vpatch"
-    except RuntimeError as error:
-        cause = f"no home folder; set XDG_CACHE_HOME, {otherwise}"
-        raise Failure(Problem("no cache", "~/.cache", cause)) from error
 
 
 @dataclass(frozen=True)

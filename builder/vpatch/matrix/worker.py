@@ -17,7 +17,7 @@ from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 from vpatch.matrix.verdicts import Cell
 from vpatch.tree.apply import Writes, apply, revert
 from vpatch.tree.verify import compiles
@@ -66,7 +66,8 @@ def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
         changeset, problems = _try(read, [item], engine)
         return Cell(changeset.before[0], problems)
     except (Failure, RuntimeError) as error:
-        problems = error.problems if isinstance(error, Failure) else (Problem("overlay failed", item.id, str(error)),)
+        failed = Problem("overlay failed", item.id, str(error), code=Code.OVERLAY_FAILED)
+        problems = error.problems if isinstance(error, Failure) else (failed,)
     try:
         return Cell(engine.status(read, [item])[0], problems)
     except Failure:  # even its state cannot be computed
@@ -83,7 +84,8 @@ def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> 
         changeset, problems = _try(read, overlays, engine)
         clashes = {v.id: v for v in changeset.before if v.state is State.CONFLICT}
     except (Failure, RuntimeError) as error:
-        problems = (Problem("do not go together", ", ".join(item.id for item in overlays), str(error)),)
+        names = ", ".join(item.id for item in overlays)
+        problems = (Problem("do not go together", names, str(error), code=Code.NOT_TOGETHER),)
         clashes = {}
     if not problems:
         return Together({}, ())
@@ -105,7 +107,8 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
     again, rewritten = apply(tree, overlays, engine)
     if rewritten.changed:
         names = ", ".join(item.id for item in overlays)
-        problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten.changed)}"))
+        cause = f"the second run writes {', '.join(rewritten.changed)}"
+        problems.append(Problem("not idempotent", names, cause, code=Code.NOT_IDEMPOTENT))
     problems.extend(again.problems)
     marks = (marks_in(read(file) or b"") for item in overlays for file in item.overlay.files)
     if not any(marks):  # else the originals are elsewhere
@@ -124,7 +127,7 @@ def _revert(tree: _MemoryTree, changes: Changeset, overlays: Sequence[Catalogued
         return
     for file in changes.files:
         if tree.read(file) != tree.pristine(file):
-            yield Problem("not reversible", file, "it stays changed")
+            yield Problem("not reversible", file, "it stays changed", code=Code.NOT_REVERSIBLE)
 
 
 @dataclass

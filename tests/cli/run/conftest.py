@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Trees
-from tests.farm.conftest import Installed, install
+from tests.run.conftest import Installed, install
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, untouched
-from tests.farm.conftest import Installed
+from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
@@ -41,12 +41,12 @@ def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
     for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name, str(tmp_path / name))
-    ran = vpatch("run", "-q", "--export", tmp_path / "farm", "--python", own.python)
+    ran = vpatch("run", "-q", "--export", tmp_path / "farm", "--python", own.python, *ONE)
 
     assert {path.name: list(path.iterdir()) for path in tmp_path.iterdir() if path.name not in {"env", "farm"}} == {
         name: [] for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")
     }
-    assert ran.out == f"{own.content().digest}\n"
+    assert ran.out == f"{own.content(only=ONE[1:]).digest}\n"
 
 
 @pytest.mark.deep
@@ -54,10 +54,10 @@ def test_by_default_it_is_the_vllm_of_this_environment(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", str(own.python.parents[1]))
-    ran = vpatch("run", "--export", tmp_path / "farm", "--overlay", "turboquant-hybrid")
+    ran = vpatch("run", "--export", tmp_path / "farm", *ONE)
 
     assert ran.code == 0
-    assert f"vLLM 0.20.2 in {own.root}\nExported with 1 overlay: turboquant-hybrid (" in ran.err
+    assert f"vLLM 0.20.2 in {own.root}\nExported with 1 overlay: turboquant-skip-list (" in ran.err
 
 
 def test_a_farm_on_pythonpath_is_not_taken_for_the_vllm(

@@ -14,15 +14,17 @@ from pathlib import Path
 from select import select
 
 import pytest
-from vpatch.farm import absence
+from vpatch.run import absence
+from vpatch.run.launch import _plugins
 
 from tests.conftest import Process, Program, untouched
-from tests.farm.conftest import Installed
 from tests.forks import start
 from tests.needs import need, root_only
 from tests.processes import PATIENCE
+from tests.run.conftest import Installed
 from tests.tiers import deep
 
+FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
 WHERE = "import importlib.util as u, os; print(u.find_spec('vllm').origin, os.environ['VPATCH_RUN'], os.getpid())"
 SPAWNED = """
@@ -56,16 +58,16 @@ def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, 
 
 def test_so_do_the_processes_that_it_starts(installed: Installed, child: Process, tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    ran = child("run", "-q", "--cache", installed.cache, "--", installed.python, tmp_path / "spawned.py")
+    ran = child("run", "-q", "--cache", installed.cache, *ONE, "--", installed.python, tmp_path / "spawned.py")
 
     (origin,) = {*ran.out.split()}
     assert origin.startswith(str(installed.cache))
     assert (len(ran.out.split()), ran.err) == (3, "")
 
 
-@pytest.mark.parametrize(("code", "status"), [("import sys; sys.exit(7)", 7), deep("1/0", 1)])
+@pytest.mark.parametrize(("code", "status"), [("import sys; sys.exit(7)", 7), ("1/0", 1)])
 def test_the_exit_code_is_the_commands(code: str, status: int, installed: Installed, child: Process) -> None:
-    assert child("run", "--cache", installed.cache, "--", installed.python, "-c", code).code == status
+    assert child("run", "--cache", installed.cache, *ONE, "--", installed.python, "-c", code).code == status
 
 
 @contextmanager
@@ -74,7 +76,9 @@ def waiting(installed: Installed, code: str) -> Iterator[int]:
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb") as told:
         words = (installed.python, "-c", f"{code}\nprint('up', flush=True); import signal; signal.pause()")
-        program = start("run", "-q", "--cache", installed.cache, "--", *words, streams=(0, writing, said.fileno()))
+        program = start(
+            "run", "-q", "--cache", installed.cache, *ONE, "--", *words, streams=(0, writing, said.fileno())
+        )
         os.close(writing)  # or the end of the program would not be the end of the pipe
         try:
             assert told.readline() == b"up\n"
@@ -84,33 +88,27 @@ def waiting(installed: Installed, code: str) -> Iterator[int]:
             assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGTERM
 
 
-def test_a_signal_ends_the_command(installed: Installed) -> None:
-    with waiting(installed, "") as program:
-        assert Path(f"/proc/{program}/exe").resolve() == installed.python.resolve()
-
-
-def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) -> None:
-    """Here without vLLM, which would load the plugin: see tests/farm/test_receipt.py."""
+def test_a_command_is_that_process_and_proves_what_it_runs(installed: Installed, vpatch: Program) -> None:
+    """A signal ends it. Here without vLLM, which would load the plugin: see tests/run/test_receipt.py."""
     with waiting(installed, "import vpatch_receipt; vpatch_receipt.register()") as program:
+        assert Path(f"/proc/{program}/exe").resolve() == installed.python.resolve()
         listed = vpatch("ps", "--json").json["processes"]
         proof = vpatch("verify", "--pid", str(program))
 
     (one,) = (one for one in listed if one["pid"] == program)
     assert one["digest"] == one["asked"]
-    assert (len(one["overlays"]), proof.code) == (9, 0)
+    assert (one["overlays"], proof.code) == (["turboquant-skip-list"], 0)
 
 
-@pytest.mark.deep
-@pytest.mark.deep
 def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
     """The same overlays: what the server runs is then what is installed, too. Others are other code."""
     register = "import vpatch_receipt; vpatch_receipt.register()"
     with waiting(own, register) as program:
-        assert vpatch("apply", own.root).code == 0
+        assert vpatch("apply", *ONE, own.root).code == 0
         proof = vpatch("verify", "--pid", str(program))
         farm = Path(f"/proc/{program}/environ").read_bytes().partition(b"PYTHONPATH=")[2].partition(b"\0")[0].decode()
         later = subprocess.run([own.python, "-c", register], env={"PYTHONPATH": farm}, capture_output=True, check=False)
-        assert vpatch("apply", "--overlay", "turboquant-tiles", own.root).code == 0
+        assert vpatch("apply", "--overlay", "hybrid-mtp-prefix", own.root).code == 0
         other = vpatch("verify", "--pid", str(program))
 
     assert (proof.code, later.returncode) == (0, 0), proof.err
@@ -121,7 +119,7 @@ def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Pr
 def test_a_command_that_loses_the_farm_is_found(
     installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here with a file that is mapped as vLLM's extension, and soon; tests/farm/test_absence.py has more."""
+    """Here with a file that is mapped as vLLM's extension, and soon; tests/run/test_absence.py has more."""
     monkeypatch.setattr(absence, "BETWEEN_S", 0.02)
     monkeypatch.setattr(absence, "LOOKS", 9999)
     (tmp_path / "vllm").mkdir()
@@ -134,7 +132,7 @@ def test_a_command_that_loses_the_farm_is_found(
     reading, writing = os.pipe()
     with os.fdopen(reading) as told:
         words = (installed.python, tmp_path / "start.py")
-        program = start("run", "-q", "--cache", installed.cache, "--", *words, streams=(0, 1, writing))
+        program = start("run", "-q", "--cache", installed.cache, *ONE, "--", *words, streams=(0, 1, writing))
         os.close(writing)
         line = told.readline() if select([reading], [], [], PATIENCE)[0] else ""
         os.kill(program, signal.SIGTERM)
@@ -143,17 +141,46 @@ def test_a_command_that_loses_the_farm_is_found(
     assert re.match(rf"vpatch: process {program} runs vLLM and has no receipt \d+ seconds after its start: ", line)
 
 
-@pytest.mark.deep
-def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
-    def path(before: str) -> list[str]:
-        words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
-        ran = child("run", "-q", "--cache", installed.cache, *words, env={"PYTHONPATH": before})
-        return ran.out.strip().split(":")
+SHOWS = "import os, sys; e = os.environ; print(e['PYTHONPATH'], e.get('VLLM_PLUGINS'), sys.argv[1:])"
 
-    farm, *others = path("/elsewhere:")
 
-    assert others == ["/elsewhere", ""]  # the current folder
-    assert path(f"{farm}:/elsewhere") == [farm, "/elsewhere"]
+def shown(
+    installed: Installed, child: Process, *words: str | Path, options: tuple[str | Path, ...] = (), **env: str
+) -> tuple[list[str], list[str]]:
+    """Run a command; return the entries of its PYTHONPATH, and what else it shows."""
+    command = ("run", "-q", "--cache", installed.cache, *ONE, *options, "--", installed.python, "-c", SHOWS, *words)
+    ran = child(*command, env=env)
+    assert (ran.code, ran.err) == (0, "")
+    path, *rest = ran.out.strip().split(" ", 2)
+    return path.split(":"), rest
+
+
+def test_the_environment_of_the_command(installed: Installed, child: Process, tmp_path: Path) -> None:
+    """A run in a run begins at the installed vLLM; entries that nobody can read stay, and options are the command's."""
+    long = "x" * 5000
+    (farm, *others), rest = shown(installed, child, "--with", "-q", PYTHONPATH=f"/elsewhere::{long}")
+    assert (others, rest) == (["/elsewhere", "", long], ["None", "['--with', '-q']"])  # "": the current folder
+    assert shown(installed, child, PYTHONPATH=f"{farm}:/elsewhere")[0] == [farm, "/elsewhere"]
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    linked, _ = shown(installed, child, options=("--cache", tmp_path / "link/run"))
+    assert linked[0].startswith(f"{tmp_path}/real/run/"), "the path of a farm has no links"
+
+
+@pytest.mark.parametrize(
+    ("named", "all_"),
+    [
+        ("", "vpatch_receipt"),
+        ("mine", "mine,vpatch_receipt"),
+        ("mine, vpatch_receipt", "mine, vpatch_receipt,vpatch_receipt"),  # vLLM strips nothing
+        ("vpatch_receipt,mine", "vpatch_receipt,mine"),
+    ],
+)
+def test_the_receipt_is_among_the_plugins_that_are_loaded(
+    named: str, all_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", named)
+
+    assert {"VLLM_PLUGINS": named, **_plugins()}["VLLM_PLUGINS"] == all_
 
 
 def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Process) -> None:
@@ -161,14 +188,12 @@ def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Proces
     code += "print(os.environ['RAY_RUNTIME_ENV_HOOK'], h['env_vars'])"
     before = {"RAY_RUNTIME_ENV_HOOK": "builtins.dict", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     words = ("--", installed.python, "-c", code)
-    ran = child("run", "-q", "--cache", installed.cache, *words, env=before)
+    ran = child("run", "-q", "--cache", installed.cache, *ONE, *words, env=before)
 
     assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
 
 
-@pytest.mark.deep
-@pytest.mark.deep
-@pytest.mark.parametrize("umask", [0o002, deep(0o000)])
+@pytest.mark.parametrize("umask", [0o000, deep(0o002)])
 def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
@@ -178,15 +203,6 @@ def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp
         os.umask(before)
 
 
-@pytest.mark.deep
-def test_the_path_of_a_farm_has_no_links(installed: Installed, child: Process, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    ran = child("run", "-q", "--cache", tmp_path / "link/run", *ONE, "--", installed.python, "-c", WHERE)
-
-    assert ran.out.startswith(f"{tmp_path}/real/run/")
-
-
-@pytest.mark.deep
 def test_files_of_the_current_folder_are_not_run(own: Installed, child: Process, tmp_path: Path) -> None:
     for name in ("py_compile.py", "traceback.py", "enum.py"):
         Path(name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
@@ -196,47 +212,18 @@ def test_files_of_the_current_folder_are_not_run(own: Installed, child: Process,
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_apply_did_before_is_in_the_digest(own: Installed, child: Process) -> None:
-    words = ("run", "--cache", own.cache, *ONE)
-    code = ("--", own.python, "-c", "import os; print(os.environ['VPATCH_RUN'])")
-    before = child(*words, *code).out
-    assert child("apply", "--overlay", "ct-fp8-lm-head", own.root).code == 0
-    after = child(*words, *code)
+def test_the_selection_is_that_of_apply_and_counts_what_it_did(own: Installed, child: Process) -> None:
+    words = ("run", "--cache", own.cache, *ONE, "--", own.python, "-c", "import os; print(os.environ['VPATCH_RUN'])")
+    before = child(*words)
+    assert child("apply", "--overlay", "hybrid-mtp-prefix", own.root).code == 0
+    after = child(*words)
 
-    assert after.out != before
-    assert "Running with 2 overlays: ct-fp8-lm-head and turboquant-skip-list" in after.err
-
-
-@pytest.mark.parametrize(
-    ("named", "all_"),
-    [
-        deep(None, None),
-        deep("", "vpatch_receipt"),
-        ("mine, vpatch_receipt", "mine, vpatch_receipt,vpatch_receipt"),  # vLLM strips nothing
-        deep("vpatch_receipt,mine", "vpatch_receipt,mine"),
-    ],
-)
-def test_the_receipt_is_among_the_plugins_that_are_loaded(
-    named: str | None, all_: str | None, installed: Installed, child: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
-    code = "import os; print(os.environ.get('VLLM_PLUGINS'))"
-    env = None if named is None else {"VLLM_PLUGINS": named}
-    ran = child("run", "-q", "--cache", installed.cache, "--", installed.python, "-c", code, env=env)
-
-    assert ran.out == f"{all_}\n"
+    assert "Running with 1 overlay: turboquant-skip-list (digest " in before.err
+    assert after.out != before.out
+    assert "Running with 2 overlays: hybrid-mtp-prefix and turboquant-skip-list" in after.err
 
 
-def test_options_behind_the_command_are_its_own(installed: Installed, child: Process) -> None:
-    ran = child(
-        "run", "-q", "--cache", installed.cache, installed.python, "-c", "import sys; print(sys.argv)", "--with", "-q"
-    )
-
-    assert ran.out == "['-c', '--with', '-q']\n"
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", deep("HOME")])
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
 def test_farms_are_in_the_users_cache(
     variable: str, installed: Installed, child: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,18 +234,8 @@ def test_farms_are_in_the_users_cache(
 
 
 def test_the_command_does_not_inherit_ignored_signals(installed: Installed, child: Process) -> None:
-    ran = child(
-        "run",
-        "-q",
-        "--cache",
-        installed.cache,
-        "--python",
-        installed.python,
-        "--",
-        "grep",
-        "SigIgn",
-        "/proc/self/status",
-    )
+    words = ("--python", installed.python, "--", "grep", "SigIgn", "/proc/self/status")
+    ran = child("run", "-q", "--cache", installed.cache, *ONE, *words)
 
     assert int(ran.out.split()[1], 16) & 1 << signal.SIGPIPE - 1 == 0
 

@@ -1,0 +1,108 @@
+"""What a farm holds: exactly the files of `vpatch apply`, and links to everything else."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from vpatch.core.catalogue import Selection, discover
+from vpatch.errors import Failure
+from vpatch.run.content import Content
+from vpatch.run.launch import planned
+from vpatch.run.store import farm_of
+from vpatch.tree.apply import apply
+from vpatch.tree.locate import locate
+from vpatch.tree.write_plan import SitePackages
+
+from tests.conftest import Trees, contents_of, untouched
+from tests.paths import link
+from tests.releases import RELEASES, tiered
+from tests.run.conftest import FILE, Installed
+
+OTHER = "vllm/engine/other.py"
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES, ("0.20.2",)))
+def test_a_farm_is_what_apply_makes_of_the_tree(
+    release: str, pristine: Trees, installed: Installed, tmp_path: Path
+) -> None:
+    """The real folders of the farm, its links followed."""
+    applied = shutil.copytree(pristine(release), tmp_path / "applied", copy_function=link)
+    apply(SitePackages(locate(applied)), Selection().among(discover()))
+
+    with untouched(pristine(release)):
+        content = planned(locate(pristine(release)), Selection(), installed.cache)
+        farm = farm_of(content, installed.cache, installed.python)
+
+    made = {path: data for path, data in contents_of(farm / "vllm").items() if "__pycache__" not in path}
+    below = (path for path in applied.rglob("*") if not path.is_dir() and "__pycache__" not in path.parts)
+    linked = {str(path.relative_to(applied / "vllm")) for path in below if path.is_relative_to(applied / "vllm")}
+    for path in linked:
+        assert (farm / "vllm" / path).read_bytes() == (applied / "vllm" / path).read_bytes()
+    assert {path for path, data in made.items() if data is not None} <= linked
+
+
+def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
+    """Each receipt compares all files that count. Other overlays have another digest."""
+    before, fewer = installed.content(), installed.content(only=("turboquant-skip-list",))
+    apply(SitePackages(locate(installed.root)), Selection().among(discover()))
+    after = installed.content()
+
+    assert fewer.digest != before.digest
+    assert (after.digest, after.overlays) == (before.digest, before.overlays)
+    assert (after.files, len(before.files) > 10) == ({}, True)
+    assert (after.applied, before.applied) == (before.hashes, {})
+    assert installed.content() == after
+
+
+def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Installed) -> None:
+    """The manifest had the hash of the new file beside the patched old one."""
+    content = installed.content()
+    (installed.root / FILE).unlink()
+    (installed.root / FILE).write_text("new = 1\n")
+    farm = farm_of(content, installed.cache, installed.python)
+    code = "import vpatch_receipt\nvpatch_receipt.register()"
+    ran = subprocess.run(
+        [installed.python, "-c", code], env={"PYTHONPATH": str(farm)}, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 1
+    assert f"{installed.root}/{FILE}: it has changed" in ran.stderr.splitlines()[-1]
+
+
+def test_links_and_the_farms_name(small: Content) -> None:
+    """A new file in a real folder gives another farm; bytecode, which is linked but for changed modules, does not."""
+
+    def again() -> Content:
+        return Content(small.root, small.overlays, small.files)
+
+    before = again().key
+    (small.root / OTHER).write_text("")
+    (small.root / "vllm.libs").mkdir()  # of a repaired wheel, beside the package
+    for file in (OTHER, FILE):
+        py_compile.compile(str(small.root / file))
+    links = again().links
+
+    assert links[OTHER] == str(small.root / OTHER)
+    assert links["vllm.libs"] == str(small.root / "vllm.libs")
+    linked = [path for path in links if path.startswith("vllm/engine/__pycache__/")]
+    assert [path.rpartition("/")[2].partition(".")[0] for path in linked] == ["other"]
+    assert again().key != before
+    (small.root / OTHER).unlink()
+    (small.root / "vllm.libs").rmdir()
+    assert again().key == before
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vllm").mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Failure, match=f"cannot read: {tmp_path}/vllm: permission denied"):
+        _ = Content(tmp_path, (), {}).links

@@ -1,0 +1,299 @@
+"""A second start plans nothing, unless something that was opened, listed or imported for the plan has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vpatch.run.planning
+from vpatch.core.catalogue import Selection, discover
+from vpatch.core.engine import Engine
+from vpatch.errors import Failure
+from vpatch.run.command import Command
+from vpatch.run.content import Content
+from vpatch.run.launch import prepare
+from vpatch.run.memo import opened, unchanged
+
+from tests.engines import engine_of
+from tests.run.conftest import FILE, Installed
+
+ONE = ("turboquant-skip-list",)  # planned quickly
+
+
+def content(installed: Installed) -> Content:
+    return installed.content(only=ONE)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The plans that were made."""
+    made: list[str] = []
+
+    def counting(*arguments: Any) -> Engine:
+        made.append("plan")
+        return engine_of(*arguments)
+
+    monkeypatch.setattr(vpatch.run.planning, "Engine", counting)
+    return made
+
+
+def edit(installed: Installed) -> None:
+    data = (installed.root / FILE).read_bytes()
+    (installed.root / FILE).unlink()
+    (installed.root / FILE).write_bytes(data + b"\nx = 1\n")
+
+
+def add_a_file_that_was_missing(installed: Installed) -> None:
+    (installed.root / "vllm/_vpatch").mkdir()
+    (installed.root / "vllm/_vpatch/turboquant_skip_list.py").write_bytes(b"# vpatch: turboquant-skip-list\n")
+
+
+def memo(installed: Installed) -> Path:
+    (found,) = (installed.cache / "memos").iterdir()
+    return found
+
+
+def spoil_a_file(about: Any) -> None:
+    file = next(iter(about["files"]))
+    about["files"][file] = (bytes.fromhex(about["files"][file]) + b"x = 1\n").hex()
+
+
+def touch_vpatch(about: Any) -> None:
+    """As if a module had been another file then."""
+    own = next(path for path in about["code"] if path.endswith("/vpatch_overlays/turboquant_hybrid.py"))
+    about["code"][own][0][2] -= 1
+
+
+def spoiled(change: Callable[[Any], object]) -> Callable[[Installed], None]:
+    def spoil(installed: Installed) -> None:
+        about = json.loads(memo(installed).read_text())
+        change(about)
+        memo(installed).write_text(json.dumps(about))
+
+    return spoil
+
+
+CHANGED: dict[str, Callable[[Installed], object]] = {
+    "an edit": edit,
+    "a file that was missing": add_a_file_that_was_missing,
+    "another vpatch": spoiled(touch_vpatch),
+    "a spoiled file": spoiled(spoil_a_file),
+    "what apply did": spoiled(lambda about: about.update(applied={"vllm/other.py": "0" * 64})),
+    "no JSON": lambda installed: memo(installed).write_text("{"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_change_is_planned_anew(what: str, installed: Installed, plans: list[str]) -> None:
+    """The memo is then replaced as a whole."""
+    first = content(installed)
+    assert first.files
+    assert (content(installed), plans) == (first, ["plan"])
+    old = time.time() - 9
+    os.utime(memo(installed), (old, old))
+    CHANGED[what](installed)
+    with suppress(Failure):  # an overlay that is half applied
+        content(installed)
+        assert memo(installed).stat().st_mtime > old
+
+    assert plans == ["plan", "plan"]
+
+
+def test_another_selection_or_search_path_is_planned_by_itself(
+    installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = content(installed)
+    assert first != installed.content(only=("hybrid-mtp-prefix",))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert content(installed) == first
+    assert plans == ["plan"] * 3
+
+
+def test_a_cache_that_cannot_be_written_to_is_no_failure(installed: Installed, plans: list[str]) -> None:
+    installed.cache.write_bytes(b"")
+
+    assert content(installed) == content(installed)
+    assert plans == ["plan", "plan"]
+
+
+def test_memos_that_others_may_write_to_are_not_read(installed: Installed, plans: list[str]) -> None:
+    content(installed)
+    (installed.cache / "memos").chmod(0o777)
+    message = f"not a safe folder for farms: {installed.cache}/memos: others may write to it"
+    with pytest.raises(Failure, match=message):
+        prepare(Command(installed.python, installed.python, None), Selection(), installed.python, installed.cache)
+
+    assert plans == ["plan"]
+
+
+class Package:
+    """An installed package with overlays, which imports a helper of another package, and reads a file when it loads."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.put("odd-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+        points = "odd.overlays\nsingle = odd_single"
+        self.put("odd-1.dist-info/entry_points.txt", f"[vpatch.overlays]\nodd = {points}\n")
+        self.put("odd/__init__.py", "")
+        self.put("odd/data/note.txt", "a note")
+        reads = "from pathlib import Path\nnote = (Path(__file__).parents[1] / 'data/note.txt').read_text()\n"
+        self.put("odd/overlays/__init__.py", "")
+        self.put("odd/overlays/odd_one.py", f"from odd_help.words import word\n{reads}{ODD}")
+        self.put("odd/overlays/_shared.py", "")
+        self.put("odd_help/words.py", "word = 'x'\n")
+        self.put("odd_single.py", ODD)
+
+    def put(self, file: str, text: str) -> None:
+        place = self.top / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)  # as an editor may: the folder's times stay
+
+
+ODD = """
+from vpatch import File, Overlay, Part
+change = File("vllm/no_such.py").function("f").insert_after("a = 1", "b = 1")
+overlay = Overlay(opt_in=True, summary="s", symptoms=("s",), releases={}, parts=(Part("p", shapes={"1": [change]}),))
+"""
+CHANGES = {
+    "a new module": ("odd/overlays/odd_two.py", ODD),
+    "a changed module": ("odd/overlays/odd_one.py", ODD),
+    "a changed helper package": ("odd_help/words.py", "word = 'y'\n"),
+    "a helper that becomes a package": ("odd_help/words/__init__.py", "word = 'y'\n"),
+    "a changed single module": ("odd_single.py", f"{ODD}\n"),
+    "a changed data file": ("odd/data/note.txt", "another note"),
+    "an edited entry_points.txt": ("odd-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
+    "a new entry_points.txt": ("other-1.dist-info/entry_points.txt", "[vpatch.overlays]\nsingle = odd_single\n"),
+    "a new package": ("new-1.dist-info/entry_points.txt", ""),
+    "a module that comes before another": ("../before/odd_help/words.py", "word = 'y'\n"),
+}
+SAME = {
+    "nothing": ("odd/data/note.txt", "a note"),
+    "a module's bytecode": ("odd/overlays/__pycache__/odd_one.cpython-399.pyc", ""),
+    "a file that nothing reads": ("odd/data/.other.txt", ""),
+    "coverage data": (".coverage.host.1", ""),
+}
+
+
+@pytest.mark.parametrize("what", [*CHANGES, *SAME])
+def test_what_was_opened_for_overlays_is_compared(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever an overlay's package is made of, and reads."""
+    for place in ("path", "before"):
+        (tmp_path / place).mkdir()
+        monkeypatch.syspath_prepend(tmp_path / place)
+    package = Package(tmp_path / "path")
+    (tmp_path / "path/other-1.dist-info").mkdir()
+    before = {*sys.modules}
+    try:
+        with opened() as found:
+            assert "odd-one" in {item.id for item in discover()}
+        assert "odd_single" in sys.modules
+    finally:
+        for name in {*sys.modules} - before:
+            if name.startswith("odd"):
+                del sys.modules[name]
+    file, text = {**CHANGES, **SAME}[what]
+    if what != "nothing":
+        package.put(file, text)
+
+    assert unchanged(found) == (what in SAME)
+
+
+# --- one file or folder ---------------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path) -> None:
+    path.write_text("else")
+
+
+def grow(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("more")
+
+
+def exchange(path: Path) -> None:
+    """Another file of the same size and time."""
+    about = path.stat()
+    path.with_suffix(".new").write_text("x" * about.st_size)
+    os.utime(path.with_suffix(".new"), ns=(about.st_atime_ns, about.st_mtime_ns))
+    path.with_suffix(".new").replace(path)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def open_by_number(path: Path) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        *((Path.read_bytes, change) for change in (rewrite, grow, exchange, Path.unlink, become_a_folder)),
+        (open_by_number, rewrite),
+        (lambda path: os.listdir(path.parent), lambda path: path.with_name("new").touch()),  # noqa: PTH208
+        (lambda path: [*os.scandir(path.parent)], lambda path: path.with_name("new").touch()),
+        (lambda path: suppressed(path.with_name("missing")), lambda path: path.with_name("missing").touch()),
+    ],
+    ids=["rewrite", "grow", "exchange", "unlink", "folder", "descriptor", "listdir", "scandir", "missing"],
+)
+def test_what_was_read(read: Callable[[Path], object], change: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with opened() as found:
+        read(tmp_path / "a.txt")
+
+    assert unchanged(found)
+    change(tmp_path / "a.txt")
+    assert not unchanged(found)
+
+
+def suppressed(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.read_text()
+
+
+def test_what_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written, descriptors, files of the system, and what is opened outside the block."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "before").touch()
+    (tmp_path / "before").read_bytes()
+    with opened() as found:
+        (tmp_path / "written").write_text("x")
+        Path("/proc/self/stat").read_bytes()
+        with open(os.open(os.devnull, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.read()
+        Path("relative").touch()
+        (tmp_path / "read").touch()
+        Path("read").read_bytes()
+    (tmp_path / "after").touch()
+    (tmp_path / "after").read_bytes()
+
+    below = {Path(path).name for path in found if Path(path).is_relative_to(tmp_path)}
+    assert below == {"read"}
+    assert not [path for path in found if path.startswith(("/proc/", "/dev/"))]
+
+
+def test_modules_count_by_their_source_and_their_packages_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python reads the bytecode, and asks for no more of the source than its time."""
+    (tmp_path / "stamped_package").mkdir()
+    (tmp_path / "stamped_package/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "stamped_package", raising=False)
+    for _ in range(2):
+        with opened() as found:
+            __import__("stamped_package")
+        sys.modules.pop("stamped_package")
+
+    below = {str(Path(path).relative_to(tmp_path)) for path in found if Path(path).is_relative_to(tmp_path)}
+    assert below == {".", "stamped_package", "stamped_package/__init__.py"}
