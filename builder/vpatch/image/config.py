@@ -166,10 +166,10 @@ def validate(document: object, schema: Schema, wrong: str) -> None:
 
 
 def _revision() -> str:
-    """Return the commit of the checkout that vpatch runs from, empty for an installed package."""
+    # The commit of the checkout that vpatch runs from; empty for an installed package.
     top = Path(__file__).parents[3]
-    command = ["git", "-C", str(top), "rev-parse", "HEAD"]
     with suppress(OSError, subprocess.CalledProcessError):
         if (top / ".git").exists():
+            command = ["git", "-C", str(top), "rev-parse", "HEAD"]
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return ""

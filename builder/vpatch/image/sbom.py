@@ -40,12 +40,23 @@ def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> st
     whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
     if later:
         whole.properties.add(Property(name="vpatch:later-layers", value=str(later)))
-    below = _base(image)
+    named, digest = parse(_label(image, "base.name")), image.labels.get(f"{OCI}.base.digest")
+    below = _container("base", _name(named), digest, published=bool(digest))
+    if named.tag:
+        below.properties.add(Property(name="vpatch:tag", value=named.tag))
     vllm = Component(
         name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)
     )
     patcher = _vpatch(provenance, "vpatch")
-    files = {path: _file(f"{provenance.root}/{path}", sums) for path, sums in _sums(image, provenance).items()}
+    files = {
+        path: Component(
+            type=ComponentType.FILE,
+            name=f"{provenance.root}/{path}",
+            bom_ref=f"file:{provenance.root}/{path}",
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums],
+        )
+        for path, sums in _sums(image, provenance).items()
+    }
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{whole.name}@{whole.version}"),
         metadata=BomMetaData(
@@ -80,15 +91,6 @@ def _container(ref: str, name: str, version: str | None, *, published: bool) -> 
     return Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref=ref, purl=purl)
 
 
-def _base(image: Base) -> Component:
-    named = parse(_label(image, "base.name"))
-    digest = image.labels.get(f"{OCI}.base.digest")
-    component = _container("base", _name(named), digest, published=bool(digest))
-    if named.tag:
-        component.properties.add(Property(name="vpatch:tag", value=named.tag))
-    return component
-
-
 def _vpatch(provenance: Provenance, ref: str) -> Component:
     """Return vpatch, which made the image and is not in it."""
     return Component(
@@ -109,11 +111,6 @@ def _overlay(one: Any) -> Component:
         scope=ComponentScope.REQUIRED if one["state"] == "applied" else ComponentScope.EXCLUDED,
         properties=[Property(name=name, value=value) for name, value in about.items()],
     )
-
-
-def _file(path: str, sums: Iterable[str]) -> Component:
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums]
-    return Component(type=ComponentType.FILE, name=path, bom_ref=f"file:{path}", hashes=hashes)
 
 
 def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:

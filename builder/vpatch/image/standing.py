@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vpatch.image.config import STEP, Base
@@ -26,28 +27,30 @@ class Standing:
 
     def overlays(self, provenance: Provenance) -> list[dict[str, Any]]:
         """Return the label's overlays; the state of those that do not hold is `unknown`."""
-        return [self._now(dict(one)) for one in provenance.overlays]
-
-    def _now(self, one: dict[str, Any]) -> dict[str, Any]:
-        lost = [path for path in one["files"] if path in self.lost]
-        if self.whole and not lost:
-            return one
-        why = f"{lost[0]} {self.lost[lost[0]]}" if lost else "another vLLM is there now"
-        return {**one, "state": "unknown", "because": f"{one['state']} when vpatch built it; {why}", "brief": why}
+        found = []
+        for one in map(dict, provenance.overlays):
+            lost = [path for path in one["files"] if path in self.lost]
+            if lost or not self.whole:
+                why = f"{lost[0]} {self.lost[lost[0]]}" if lost else "another vLLM is there now"
+                one |= {"state": "unknown", "because": f"{one['state']} when vpatch built it; {why}", "brief": why}
+            found.append(one)
+        return found
 
 
 def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
     """Compare the files of an image with its label."""
-    root, own = provenance.root.strip("/"), f"{provenance.dist_info}/{PROVENANCE}"
+    own = f"{provenance.dist_info}/{PROVENANCE}"
     wanted = {path: set(about["after"]) for path, about in provenance.files.items()}
     wanted[own] = {hashlib.sha256(provenance.text.encode()).hexdigest()}
     lost = {}
     for path, hashes in wanted.items():
-        at = f"{root}/{path}".strip("/")
+        at = f"{provenance.root}/{path}".strip("/")
         content = files.read(at) if files.kind(at) is Kind.FILE else None
         if content is None or hashlib.sha256(content).hexdigest() not in hashes:
             lost[path] = "is gone" if files.kind(at) is None else "is another"
-    return Standing(_later(image.config), lost, own not in lost)
+    steps = [step.get("created_by") for step in image.config.get("history") or () if not step.get("empty_layer")]
+    shown = STEP in steps and len(steps) == len(image.config["rootfs"]["diff_ids"])
+    return Standing(steps[::-1].index(STEP) if shown else None, lost, own not in lost)
 
 
 def paths_of(provenance: Provenance) -> frozenset[str]:
@@ -56,22 +59,13 @@ def paths_of(provenance: Provenance) -> frozenset[str]:
     return frozenset(f"{provenance.root}/{path}".strip("/") for path in files)
 
 
-def _later(config: Mapping[str, Any]) -> int | None:
-    steps = [step.get("created_by") for step in config.get("history") or () if not step.get("empty_layer")]
-    if STEP not in steps or len(steps) != len(config["rootfs"]["diff_ids"]):
-        return None
-    return steps[::-1].index(STEP)
-
-
 def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Standing:
     """Look at an image in a registry, from its top layer down to where the last of the files is known."""
     from vpatch.image.registry.layers import LayeredFiles
 
     paths, reading = paths_of(provenance), f"reading {image.ref}"
     watch.phase(reading)
-    files = LayeredFiles(
-        image, lambda entry: entry.path in paths, progress=lambda done, total: watch.phase(reading, done, total)
-    )
+    files = LayeredFiles(image, lambda entry: entry.path in paths, progress=partial(watch.phase, reading))
     files.listed = paths
     return standing(files, image.base, provenance)
 
@@ -79,7 +73,8 @@ def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Sta
 def in_engine(image: Base, provenance: Provenance, watch: Watch) -> Standing:
     """Look at an image in an engine, in containers that are not started."""
     from vpatch.image.engine import engine
-    from vpatch.image.engine.containers import open_files, start_run
+    from vpatch.image.engine.containers import start_run
+    from vpatch.image.engine.files import open_files
 
     watch.phase(f"reading {image.ref}")
     with engine() as client, start_run() as run, open_files(client, image.id, run.name) as files:

@@ -13,7 +13,8 @@ from typing import IO, Any
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, read_record
-from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
+from vpatch.image.registry.image import RemoteImage
+from vpatch.image.registry.repository import Descriptor, read_blob, retry
 from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer, read_paths
 from vpatch.image.search import find_vllm, pythonpath, resolve
 from vpatch.net.ranges import Progress
