@@ -23,7 +23,6 @@ from tests.image.servers import ENGINE
 from tests.image.standin import ONE, archive, libraries
 from tests.needs import need
 from tests.processes import UNWATCHED, ending, processes
-from tests.tiers import deep
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
 READING, TESTING = "create", "start"
@@ -45,12 +44,15 @@ def events(engine: docker.DockerClient) -> Iterator[Events]:
         yield listen
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize(
     ("number", "event"),
     [
-        *(deep(signal.SIGINT, READING), deep(signal.SIGTERM, TESTING)),
-        *(deep(signal.SIGKILL, READING), (signal.SIGKILL, TESTING)),
+        (signal.SIGINT, READING),
+        (signal.SIGTERM, TESTING),
+        (signal.SIGKILL, READING),
+        (signal.SIGKILL, TESTING),
     ],
 )
 def test_a_build_that_ends_at_a_step(

@@ -17,6 +17,7 @@ from vpatch.image.fatbin import Arch, Form, Image, parse_gpu, read
 from tests.failures import problem_of
 from tests.image.cuda.making import COUNT, HEADERS, box, boxes, elf, entry, extension, without_device_code
 from tests.image.cuda.record import HEADERS as RECORDED
+from tests.tiers import WHOLE
 
 # Code, and the GPUs of those below that it serves.
 GPUS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
@@ -171,7 +172,7 @@ def outcome(data: bytes) -> str:
     return "read"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=1000 if WHOLE else 40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(GOOD)))
 def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> None:
     data = bytearray(GOOD)
@@ -181,7 +182,7 @@ def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> No
     assert {outcome(bytes(data)), outcome(bytes(data[:length]))} <= {"read", "cannot read extension"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=1000 if WHOLE else 20, deadline=None)
 @given(st.binary(min_size=1, max_size=400).filter(any))
 def test_noise_after_a_fat_binary(noise: bytes) -> None:
     assert outcome(elf({".nv_fatbin": boxes("sm_80") + noise})) == "cannot read extension"

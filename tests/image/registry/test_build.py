@@ -16,15 +16,20 @@ from tests.conftest import Process, Program, Ran
 from tests.image.registry.conftest import Refused
 from tests.image.registry.images import Base, build, put_base, put_image, put_index, tar
 from tests.image.registry.proxy import Proxy
-from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE, run_in
+from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE
 from tests.terminals import on_terminal
 from tests.tiers import deep
 
 
 @pytest.fixture(scope="module")
-def built(child: Process, registry: str, remote: Base) -> Ran:
+def base(registry: str, layers: list[bytes]) -> Base:
+    return put_base(registry, layers, "me/base:x")
+
+
+@pytest.fixture(scope="module")
+def built(child: Process, registry: str, base: Base) -> Ran:
     """An image with one overlay."""
-    ran = child("build", "--registry", "--base", remote.name, *ONE, "--tag", f"{registry}/me/patched:one", "--json")
+    ran = child("build", "--registry", "--base", base.name, *ONE, "--tag", f"{registry}/me/patched:one", "--json")
     assert ran.code == 0, ran.err
     return ran
 
@@ -33,8 +38,8 @@ def commands_in(text: str) -> list[list[str]]:
     return [shlex.split(found) for found in re.findall(r"`vpatch ([^`]*)`", text)]
 
 
-def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
-    _, vllm, copied = remote.built.manifest["layers"]
+def test_reads_the_one_layer_that_holds_vllm(built: Ran, base: Base) -> None:
+    _, vllm, copied = base.built.manifest["layers"]
     tests = {test["name"]: test for test in built.json["tests"]}
 
     assert built.json["layers_read"] == [copied["digest"], vllm["digest"]], "the small one is not worth a guess"
@@ -46,9 +51,10 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("only", [ONE, ()], ids=["one", "all"])
-def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: str, only: tuple[str, ...]) -> None:
+def test_the_layer_equals_the_engines(
+    vpatch: Program, engine: docker.DockerClient, remote: Base, registry: str, only: tuple[str, ...]
+) -> None:
     order = ("build", "--base", remote.name, *only, "--json", "--tag")
     without = vpatch(*order, f"{registry}/me/alone:one", "--registry")
     with_engine = vpatch(*order, f"{registry}/me/engine:one", "--push", "--no-test")
@@ -56,26 +62,15 @@ def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: s
     assert (without.code, with_engine.code) == (0, 0), with_engine.err
     assert with_engine.json["layer"] == without.json["layer"]
     assert with_engine.json["base"]["digest"] == without.json["base"]["digest"] == remote.built.digest
-    # Pushed by the engine, pulled by digest, run.
-    assert re.fullmatch(rf"{registry}/me/engine@sha256:[0-9a-f]{{64}}", with_engine.json["image"]["ref"])
-    assert vpatch("test", with_engine.json["image"]["ref"]).code == 0
-    for name in ("alone", "engine"):
+    for name, built in (("alone", without), ("engine", with_engine)):
+        image = built.json["image"]["ref"]
+        assert re.fullmatch(rf"{registry}/me/{name}@sha256:[0-9a-f]{{64}}", image)
         assert requests.get(f"http://{registry}/v2/me/{name}/manifests/one", timeout=5).ok
-
-
-@pytest.mark.deep
-def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
-    image = built.json["image"]["ref"]
-    engine.images.pull(image)
-    ran = run_in(engine, image, "import importlib.util as u; print(u.find_spec('vllm'))")
-    config = engine.api.inspect_image(image)["Config"]
-
-    assert SITE in ran.out
-    assert (config["Entrypoint"], config["Env"]) == (ENTRYPOINT, CONFIG["Env"])
-    tested = vpatch("test", image, "--json")
-    assert tested.code == 0, tested.err
-    outcomes = {test["name"]: test["ok"] for test in tested.json["tests"]}
-    assert outcomes["files"] is outcomes["interpreter"] is True
+        tested = vpatch("test", image, "--json")  # it is pulled by digest, and runs
+        assert tested.code == 0, tested.err
+        assert {test["name"]: test["ok"] for test in tested.json["tests"]}["interpreter"]
+        config = engine.api.inspect_image(image)["Config"]
+        assert (config["Entrypoint"], config["Env"]) == (ENTRYPOINT, CONFIG["Env"])
 
 
 @pytest.mark.usefixtures("engine")

@@ -100,7 +100,7 @@ def resolve(client: DockerClient, ref: str, platform: str | None, watch: Watch, 
         _pull(client, ref, platform, watch)
         found = _inspect(client, ref)
     if found is None:
-        raise NotHereError(Problem("no such image", ref, f"the engine does not have it{_similar(client, ref)}"))
+        raise NotHereError(Problem("no such image", ref, "the engine does not have it"), _similar(client, ref))
     if platform and platform != _platform(found):
         raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
     layers = found["RootFS"]["Layers"]
@@ -146,23 +146,24 @@ def _pull(client: DockerClient, ref: str, platform: str | None, watch: Watch) ->
 def _not_pulled(client: DockerClient, ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
         return _full(ref, text)
+    what, why, meant = "no such image", f"check its name and its tag ({text})", ""
     if _DENIED.search(text):
         log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
-        why = f"private, or not there: {log_in} ({text}){_similar(client, ref)}"
-        return Failure(Problem("no such image", ref, why))
-    if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
+        why = f"private, or not there: {log_in} ({text})"
+    elif re.search(r"manifest unknown|not found|no matching manifest", text):
         from vpatch.image.registry.image import similar_tags  # late: it imports what asks registries
 
-        known = "" if "invalid reference" in text else similar_tags(parse(ref)) or _similar(client, ref)
-        return Failure(Problem("no such image", ref, f"check its name and its tag ({text}){known}"))
-    return Failure(Problem("cannot pull", ref, f"{text}{_similar(client, ref)}"))
+        meant = similar_tags(parse(ref))
+    elif "invalid reference" in text:
+        return Failure(Problem(what, ref, why))
+    else:
+        what, why = "cannot pull", text
+    meant = meant or _similar(client, ref)
+    return Failure(Problem(what, ref, f"{why}; {meant}" if meant else why))
 
 
 def _similar(client: DockerClient, ref: str) -> str:
-    """Return the end of a message that names other tags of an image, or an image spelled like it; "" if there are none.
-
-    Both are of the engine.
-    """
+    """Return the question for other tags of an image, or one spelled like it, in the engine; "" if there are none."""
 
     def tag_of(name: str) -> str:
         return str(parse(name).tag)
@@ -170,8 +171,7 @@ def _similar(client: DockerClient, ref: str) -> str:
     with suppress(DockerException, requests.RequestException, Failure):
         names = sorted({name for image in client.api.images() for name in image.get("RepoTags") or ()} - {_UNNAMED})
         own = [name for name in names if parse(name).name == parse(ref).name]
-        near = nearest(ref, own, key=tag_of) or own[:_FEW] or nearest(ref, names)
-        return f"; {did_you_mean(near)}" if near else ""
+        return did_you_mean(nearest(ref, own, key=tag_of) or own[:_FEW] or nearest(ref, names))
     return ""
 
 

@@ -67,12 +67,13 @@ def find_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         return open_image(ref, platform)
     except NoImageError as error:
         (problem,) = error.problems
-        known = "" if ref.digest else similar_tags(ref)
-        raise NoImageError(replace(problem, cause=f"{NO_IMAGE}{known or ': check its name and its tag'}")) from error
+        meant = "" if ref.digest else similar_tags(ref)
+        end = f"; {meant}" if meant else ": check its name and its tag"
+        raise NoImageError(replace(problem, cause=f"{NO_IMAGE}{end}")) from error
 
 
 def similar_tags(ref: Reference) -> str:
-    """Return the end of a message that names the closest tags; "" if there are none, or the registry does not tell."""
+    """Return the question for the closest tags; "" if there are none, or the registry does not tell."""
     with suppress(Failure, CutError, ValueError, LookupError, TypeError):
         raw = b""
         with Repository(ref).ask("GET", "tags/list") as answer:
@@ -81,8 +82,7 @@ def similar_tags(ref: Reference) -> str:
                 if len(raw) > LARGEST:
                     return ""
         names = [name for name in parse_json(raw)["tags"] or () if isinstance(name, str) and name != ref.tag]
-        if meant := did_you_mean(f"{ref.name}:{name}" for name in nearest(ref.tag or "", names)):
-            return f"; {meant}"
+        return did_you_mean(f"{ref.name}:{name}" for name in nearest(ref.tag or "", names))
     return ""
 
 
@@ -97,15 +97,14 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         if manifest.media_type not in (DOCKER, OCI):
             old = manifest.body.get("schemaVersion") == 1
             raise ValueError(f"it is {'of schema 1, which is too old' if old else f'no image: {manifest.media_type}'}")
-        if (count := len(manifest.body["layers"])) > Limits.LAYERS:
-            raise ValueError(f"it has {count:,} layers, and may have {Limits.LAYERS:,}")
-        layers = tuple(_descriptor(layer) for layer in manifest.body["layers"])
-        if (packed := sum(layer.size for layer in layers)) > Limits.IMAGE:
-            raise ValueError(f"its layers have {packed:,} bytes, and may have {size(Limits.IMAGE)}")
-        if strange := {layer.media_type for layer in layers} - _LAYERS:
-            raise ValueError(f"a layer is of a kind that vpatch does not read: {min(strange)}")
+        layers = _layers(manifest)
         validate(manifest.body, MANIFEST, "its manifest is damaged")
-        config = _read_config(repository, _descriptor(manifest.body["config"]))
+        pointer = _descriptor(manifest.body["config"])
+        if pointer.media_type not in _CONFIGS or pointer.size > LARGEST:
+            why = f"its config is {pointer.size} bytes of {pointer.media_type}"
+            raise ValueError(f"it is no image of a container: {why}")
+        config = read_object(retry(lambda: b"".join(read_blob(repository, pointer, lambda _: None))))
+        validate(config, CONFIG, "its config is damaged")
         if (found := f"{config.get('os')}/{config.get('architecture')}") != platform:
             raise ValueError(f"it is for {found}, not {platform}")
         diff_ids = tuple(map(str, config["rootfs"]["diff_ids"]))
@@ -116,6 +115,18 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         raise repository.failure(str(error)) from error
     except (LookupError, TypeError, AttributeError) as error:
         raise repository.failure("its manifest or its config is damaged") from error
+
+
+def _layers(manifest: Manifest) -> tuple[Descriptor, ...]:
+    found = manifest.body["layers"]
+    if len(found) > Limits.LAYERS:
+        raise ValueError(f"it has {len(found):,} layers, and may have {Limits.LAYERS:,}")
+    layers = tuple(map(_descriptor, found))
+    if (packed := sum(layer.size for layer in layers)) > Limits.IMAGE:
+        raise ValueError(f"its layers have {packed:,} bytes, and may have {size(Limits.IMAGE)}")
+    if strange := {layer.media_type for layer in layers} - _LAYERS:
+        raise ValueError(f"a layer is of a kind that vpatch does not read: {min(strange)}")
+    return layers
 
 
 def read_manifest(repository: Repository, name: str) -> Manifest:
@@ -162,14 +173,6 @@ def _select(index: Manifest, platform: str) -> str:
     if platform not in there:
         raise ValueError(f"it is not for {platform}, only for {', '.join(sorted(there)) or 'nothing'}")
     return there[platform]
-
-
-def _read_config(repository: Repository, blob: Descriptor) -> dict[str, Any]:
-    if blob.media_type not in _CONFIGS or blob.size > LARGEST:
-        raise ValueError(f"it is no image of a container: its config is {blob.size} bytes of {blob.media_type}")
-    config = read_object(retry(lambda: b"".join(read_blob(repository, blob, lambda _: None))))
-    validate(config, CONFIG, "its config is damaged")
-    return config
 
 
 def _descriptor(found: Any) -> Descriptor:
