@@ -65,10 +65,10 @@ def files_of(views: Sequence[LayerView], config: Mapping[str, Any]) -> LayeredFi
     return LayeredFiles(image, is_wanted, known={one.digest: view for one, view in zip(layers, views, strict=True)})
 
 
-def found(layer: Layer, python: str | None = None, *, pth: bool = False, **env: str) -> Vllm:
+def found(layer: Layer, python: str | None = None, env: Mapping[str, str] | None = None, *, pth: bool = False) -> Vllm:
     """Return the vLLM that is found in an image of one layer; `workdir` is not of the environment."""
-    workdir = env.pop("workdir", "")
-    config = config_of({"PATH": SYSTEM, **env}, workdir)
+    given = {"PATH": SYSTEM, **(env or {})}
+    config = config_of(given, given.pop("workdir", ""))
     files = files_of([view_of(tar(*layer.items()))], config)
     while files.descend():
         continue
@@ -102,7 +102,7 @@ ENV, USER = "srv/env/lib/python3.13/site-packages", "root/.local/lib/python3.12/
 )
 def test_layouts(site: str, how: dict[str, str]) -> None:
     bins = {"srv/env/bin/python3": b"", "usr/bin/python3": b""}
-    assert found({**vllm(site), **bins}, **how) == Vllm(site, "vllm-0.20.2.dist-info")
+    assert found({**vllm(site), **bins}, env=how) == Vllm(site, "vllm-0.20.2.dist-info")
 
 
 VENV = "opt/venv/lib/python3.12/site-packages"
@@ -135,7 +135,7 @@ CONDA = {
     ],
 )
 def test_which_of_several(layer: Layer, python: str | None, env: dict[str, str], root: str) -> None:
-    assert found(layer, python, **env).root == root
+    assert found(layer, python, env).root == root
 
 
 def test_a_dist_info_with_another_name() -> None:

@@ -161,14 +161,14 @@ def _read(path: Path, schema: Any) -> Order:
     except ValueError as error:
         raise Failure(Problem("bad image definition", str(path), f"not TOML: {error}")) from error
     problems = []
-    for error in sorted(schema.iter_errors(definition), key=lambda error: error.json_path):
-        where = error.json_path.removeprefix("$").removeprefix(".")
-        cause = f"{where}: {error.message}" if where else str(error.message)
-        if error.validator == "not":
+    for wrong in sorted(schema.iter_errors(definition), key=lambda wrong: wrong.json_path):
+        where = wrong.json_path.removeprefix("$").removeprefix(".")
+        cause = f"{where}: {wrong.message}" if where else str(wrong.message)
+        if wrong.validator == "not":
             cause = "`overlays` selects exactly these: leave out `with`"
-        elif error.validator == "pattern":
+        elif wrong.validator == "pattern":
             form = _FORMS.get(where.partition("[")[0], "registry/repository:tag in full")
-            cause = f"{where}: {error.instance!r} is not {form}"
+            cause = f"{where}: {wrong.instance!r} is not {form}"
         problems.append(Problem("bad image definition", str(path), cause))
     if problems:
         raise Failure(*problems)

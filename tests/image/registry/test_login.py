@@ -97,20 +97,22 @@ def test_after_the_first_challenge_credentials_are_sent(locked: tuple[str, Built
 
 
 NO_HELP = "docker-credential-test fails ("
+EMPTY: list[Any] = [None, {}, {"auths": {}}, {"auths": {"HOST": {}}}]
 NO_CONFIG = "the Docker config is not understood ("
 
 
 @pytest.mark.parametrize(
     ("config", "script", "why"),
     [
-        *((config, "", LOG_IN) for config in (None, {}, {"auths": {}}, {"auths": {"HOST": {}}})),
+        *((config, "", LOG_IN) for config in EMPTY),
         ({"auths": {"ghcr.io": {"auth": CODED}}}, "", LOG_IN),
         ({"auths": {"HOST": {"auth": WRONG}}}, "", LOG_IN),
         ({"credsStore": "test"}, "echo credentials not found in native keychain; exit 1", LOG_IN),
         ({"credsStore": "test"}, f"echo could not open the store of {SECRET}; exit 1", NO_HELP),
         *(({"credsStore": "test"}, script, NO_HELP) for script in ("echo no json", "echo '{}'", "echo '[]'", None)),
         *(({"auths": {"HOST": auth}}, "", NO_CONFIG) for auth in ({"auth": "%%"}, 3)),
-        *((config, "", NO_CONFIG) for config in ({"auths": 3}, [])),
+        ({"auths": 3}, "", NO_CONFIG),
+        ([], "", NO_CONFIG),
     ],
 )
 def test_without_credentials(

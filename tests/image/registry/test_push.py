@@ -111,7 +111,7 @@ def test_copies_the_base_to_another_registry(second_registry: str, base: Put, mo
 
 @pytest.mark.parametrize("status", [202, 404, *map(deep, (405, 503, 403))])
 def test_sends_blobs_that_cannot_be_mounted(proxy: Proxy, base: Put, status: int) -> None:
-    target, fault = f"push/unmounted-{status}", {"status": status}
+    target, fault = f"push/unmounted-{status}", dict[str, Any](status=status)
     if status == 202:  # as registries answer for a blob that is not where it was said to be
         begun = requests.post(f"http://{proxy.behind}/v2/{target}/blobs/uploads/", timeout=20)
         fault |= {"headers": {"Location": begun.headers["Location"]}, "times": 1}

@@ -101,8 +101,12 @@ def push(
     digest = digest_of(raw)
     blobs = [*dict.fromkeys(base.layers)]
     copied, size = 0, sum(blob.size for blob in blobs)
+
+    def advance(before: int, done: int) -> None:
+        phase(f"pushing to {target.name}", before + done, size)
+
     for blob in blobs:
-        uploader.copy(blob, lambda done, before=copied: phase(f"pushing to {target.name}", before + done, size))
+        uploader.copy(blob, partial(advance, copied))
         copied += blob.size
     phase(f"pushing to {target.name}")
     uploader.upload(added, layer.blob)
