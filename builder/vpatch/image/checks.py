@@ -48,23 +48,21 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
 
 
 def run_checks(
-    runner: ScriptRunner, provenance: Provenance, tests: frozenset[str], installed: Sequence[Catalogued], phase: Phase
+    runner: ScriptRunner,
+    provenance: Provenance,
+    tests: frozenset[str],
+    installed: Sequence[Catalogued],
+    phase: Phase,
 ) -> Iterator[Check]:
     """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
-    script, modules = guest_script(), provenance.modules
+    script = guest_script()
     if tests:
         phase("testing: files")
-        question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
-        code, out, err = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
-        try:
-            yield from [Check(*answer) for answer in parse_json(out.splitlines()[-1])]
-        except (ValueError, IndexError, TypeError):
-            why = (err.strip().splitlines() or [f"{runner.python} ends with exit code {code}"])[-1]
-            yield Check("files", ok=False, because=why)
+        yield from _check_files(runner, script, provenance)
     if "containers" in tests:
-        phase(f"testing: import of {len(modules)} modules")
-        code, out, err = runner.run(script, ["imports", json.dumps(modules)], seconds=_TIMEOUT)
-        yield from import_outcomes(modules, code, out, err, _TIMEOUT)
+        phase(f"testing: import of {len(provenance.modules)} modules")
+        code, out, err = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
+        yield from import_outcomes(provenance.modules, code, out, err, _TIMEOUT)
     for item in (item for item in installed if item.id in provenance.applied):
         for probe in item.overlay.probes:
             if ("gpus" if probe.gpu else "containers") in tests:
@@ -79,6 +77,16 @@ def guest_script() -> str:
     parts = (("vpatch.tree", "marshalled.py"), ("vpatch.image", "guest.py"))
     texts = ((name, (resources.files(package) / name).read_text("utf-8")) for package, name in parts)
     return "".join(f"exec(compile({text!r}, {name!r}, 'exec', dont_inherit=True))\n" for name, text in texts)
+
+
+def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
+    question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
+    code, out, err = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
+    try:
+        yield from [Check(*answer) for answer in parse_json(out.splitlines()[-1])]
+    except (ValueError, IndexError, TypeError):
+        why = (err.strip().splitlines() or [f"{runner.python} ends with exit code {code}"])[-1]
+        yield Check("files", ok=False, because=why)
 
 
 def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:

@@ -60,13 +60,8 @@ def ending(code: int | None, stderr: str, limit_s: float, surroundings: str) -> 
     error = _last_error(_RANK.sub("", stderr))
     if missing := _missing(error):
         return Ending(ok=None, because=f"{surroundings} lacks {missing}")
-    if error:
-        asserted = error.partition(":")[0] == "AssertionError"
-        return Ending(ok=False, because=error.removeprefix(_ASSERTION), asserted=asserted)
-    number = -code if code < 0 else code - 128
-    if number in set(signal.Signals):
-        return Ending(ok=False, because=f"it was ended by {signal.Signals(number).name}")
-    return Ending(ok=False, because=f"it ended with {code}: {last_line(stderr)}")
+    asserted = error.partition(":")[0] == "AssertionError"
+    return Ending(ok=False, because=error.removeprefix(_ASSERTION) or _exit(code, stderr), asserted=asserted)
 
 
 def last_line(stderr: str) -> str:
@@ -92,3 +87,10 @@ def _missing(error: str) -> str | None:
         return None if ours else absent[1]
     library = guest.LIBRARY.search(error) if error.startswith(("ImportError: ", "OSError: ")) else None
     return library[1] if library else None
+
+
+def _exit(code: int, stderr: str) -> str:
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"it was ended by {signal.Signals(number).name}"
+    return f"it ended with {code}: {last_line(stderr)}"

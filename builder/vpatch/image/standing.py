@@ -39,24 +39,29 @@ class Standing:
 
 def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
     """Compare the files of an image with its label."""
-    own = f"{provenance.dist_info}/{PROVENANCE}"
+    root, own = provenance.root.strip("/"), f"{provenance.dist_info}/{PROVENANCE}"
     wanted = {path: set(about["after"]) for path, about in provenance.files.items()}
     wanted[own] = {hashlib.sha256(provenance.text.encode()).hexdigest()}
     lost = {}
     for path, hashes in wanted.items():
-        at = f"{provenance.root}/{path}".strip("/")
+        at = f"{root}/{path}".strip("/")
         content = files.read(at) if files.kind(at) is Kind.FILE else None
         if content is None or hashlib.sha256(content).hexdigest() not in hashes:
             lost[path] = "is gone" if files.kind(at) is None else "is another"
-    steps = [step.get("created_by") for step in image.config.get("history") or () if not step.get("empty_layer")]
-    shown = STEP in steps and len(steps) == len(image.config["rootfs"]["diff_ids"])
-    return Standing(steps[::-1].index(STEP) if shown else None, lost, own not in lost)
+    return Standing(_later(image.config), lost, own not in lost)
 
 
 def paths_of(provenance: Provenance) -> frozenset[str]:
     """Return the paths that a label is about, in its image."""
     files = (*provenance.files, f"{provenance.dist_info}/{PROVENANCE}")
     return frozenset(f"{provenance.root}/{path}".strip("/") for path in files)
+
+
+def _later(config: Mapping[str, Any]) -> int | None:
+    steps = [step.get("created_by") for step in config.get("history") or () if not step.get("empty_layer")]
+    if STEP not in steps or len(steps) != len(config["rootfs"]["diff_ids"]):
+        return None
+    return steps[::-1].index(STEP)
 
 
 def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Standing:
