@@ -252,39 +252,28 @@ def test_too_many_layers(refused_on: Refused, proxy: Proxy, layers: int, size: i
     assert len(proxy.asked) == 1
 
 
-def test_each_entry_is_examined_once(put: Put) -> None:
-    tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
-    files = LayeredFiles(put(*tars), lambda _: False)
-    asked: list[str] = []
+def test_each_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is wanted, and, once it is found to be hidden, whether it is there."""
+    tars = [*(tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)), tar(("x/19", b""))]
+    files = LayeredFiles(put(*tars, tar((".wh.x", b""))), lambda _: False)
+    asked, judged, judge = list[str](), list[str](), LayeredFiles.entry
 
     def wanted(path: str) -> bool:
         asked.append(path)
         return path.endswith("/19")
 
-    while files.descend():
-        files.matching(wanted)
-
-    assert files.matching(wanted) == sorted(f"{number}/19" for number in range(9))
-    assert len(asked) == 9 * 20
-
-
-def test_each_hidden_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
-    files = LayeredFiles(put(*tars), lambda _: False)
-    judged: list[str] = []
-    judge = LayeredFiles.entry
-
     def entry(files: LayeredFiles, path: str) -> Entry | None:
         judged.append(path)
         return judge(files, path)
 
-    def is_record(path: str) -> bool:
-        return path.endswith("RECORD")
-
     monkeypatch.setattr(LayeredFiles, "entry", entry)
     while files.descend():
-        assert files.matching(is_record) == []
-    assert judged == ["x/RECORD"]
+        files.matching(wanted)
+
+    there = sorted(f"{number}/19" for number in range(9))
+    assert files.matching(wanted) == there
+    assert len(asked) == 9 * 20 + 1
+    assert sorted(judged) == [*there, "x/19"]
 
 
 HIDDEN = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
