@@ -143,6 +143,10 @@ def test_what_failed_or_has_no_tag_yet() -> None:
     assert told.startswith(f"Not built: 1 of 1 test failed: record. {left} To look into it: `vpatch build --base ")
     assert told.endswith(" --registry --no-test`.")
 
+    told = of_build(replace(ORDER, tags=()), built(PASSED), registry=False)
+    assert told.startswith("Built 0123456789ab (without a name) on vllm/vllm-openai:v0.20.2: ")
+    assert "Name it: `docker tag 0123456789ab NAME`. Run it: `docker run " in told
+
     order = replace(ORDER, tags=("a.io/one:x", "b.io/two:x", "a.io/one:y"), set_tags=False)
     told = of_build(order, built(PASSED, image=f"a.io/one@{DIGEST}"), registry=True)
     assert told.endswith(f"then tag it: `vpatch tag a.io/one@{DIGEST} a.io/one:x a.io/one:y`.")
