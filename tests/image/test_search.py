@@ -29,7 +29,6 @@ from vpatch.image.registry.tar import LayerView, Usage, read_layer
 from vpatch.image.search import find_vllm
 
 from tests.image.registry.images import tar
-from tests.image.standin import archive
 from tests.needs import root_only
 from tests.tiers import deep, sampled
 
@@ -309,8 +308,12 @@ def bed(interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> Bed:
     root = shutil.copytree(interpreter, folder / "root", copy_function=os.link, symlinks=True)
     (named,) = (root / "usr/local/lib").glob("python3.*/site-packages/*.pth")
     named.unlink()
-    layer = archive(folder / "0.tar", (root, "")).read_bytes()
+    layer = tar(*((str(path.relative_to(root)), member(path)) for path in sorted(root.rglob("*"))))
     return Bed(root, view_of(layer), str(named.parent.relative_to(root / "usr/local")))
+
+
+def member(path: Path) -> str | bytes | None:
+    return str(path.readlink()) if path.is_symlink() else None if path.is_dir() else b""  # the bytes decide nothing
 
 
 def outcome(bed: Bed, seed: int, top: Path) -> str:
