@@ -11,8 +11,7 @@ import pytest
 from vpatch.image.engine import containers
 from vpatch.net.session import size
 
-from tests.conftest import Trees
-from tests.image.standin import SITE, archive, layered, run_in
+from tests.image.standin import SITE, run_in
 from tests.paths import ROOT
 from tests.tiers import deep
 
@@ -63,13 +62,6 @@ except OSError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def image(client: docker.DockerClient, python: str, slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with an interpreter and vLLM."""
-    tar = archive(tmp_path_factory.mktemp("confined") / "tar", (slim("0.20.2"), SITE))
-    return layered(client, tar, python, "try:confined")
-
-
 def with_volume(image: str, engine: docker.DockerClient, path: str) -> str:
     """Make an image that declares a volume, as `VOLUME` in a Dockerfile does; return its ID."""
     container = engine.api.create_container(image, ["true"])["Id"]
@@ -82,8 +74,8 @@ def volumes(engine: docker.DockerClient) -> list[str]:
     return [volume["Name"] for volume in engine.api.volumes()["Volumes"] or ()]
 
 
-def test_confinement(image: str, engine: docker.DockerClient) -> None:
-    ran = run_in(engine, image, f"SITE = {SITE!r}\n{LOOK}", "one", "two")
+def test_confinement(base: str, engine: docker.DockerClient) -> None:
+    ran = run_in(engine, base, f"SITE = {SITE!r}\n{LOOK}", "one", "two")
     assert (ran.code, ran.err) == (0, "")
 
     found: dict[str, Any] = json.loads(ran.out)
@@ -116,7 +108,7 @@ TRACEBACK = '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == 
     ],
 )
 def test_limits_of_a_script(
-    image: str,
+    base: str,
     engine: docker.DockerClient,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
@@ -127,7 +119,7 @@ def test_limits_of_a_script(
 ) -> None:
     """Those of memory hold for files below /tmp, too, those of files also where the image declares a volume."""
     monkeypatch.setattr(containers, limit, value)
-    ran = run_in(engine, with_volume(image, engine, volume) if volume else image, code)
+    ran = run_in(engine, with_volume(base, engine, volume) if volume else base, code)
 
     assert ran.code == expected[0]
     assert re.fullmatch(expected[1], ran.out)
@@ -138,9 +130,9 @@ def test_limits_of_a_script(
     "volume",
     ["/data/../data", *map(deep, ("/data", "data", f"/{SITE}", "/tmp/x"))],  # noqa: S108
 )
-def test_volumes_of_an_image_are_read_only(image: str, engine: docker.DockerClient, volume: str) -> None:
+def test_volumes_of_an_image_are_read_only(base: str, engine: docker.DockerClient, volume: str) -> None:
     """An engine mounts a folder for each, with the image's content, writable without a limit."""
-    declaring = with_volume(image, engine, volume)
+    declaring = with_volume(base, engine, volume)
     before = volumes(engine)
     ran = run_in(engine, declaring, WRITE, volume, f"/{SITE}/vllm/__init__.py")
 

@@ -222,8 +222,8 @@ OTHER = "vllm-0.21.0.dist-info/RECORD"
     ("at", "settings"),
     [
         deep("root/.local/lib/python3.12/site-packages", {}),
-        deep("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=src"], "WorkingDir": "/app"}),  # type: ignore[misc]
-        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=/link"], "WorkingDir": "/app"}),  # type: ignore[misc]
+        deep("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=src"], "WorkingDir": "/app"}),
+        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=/link"], "WorkingDir": "/app"}),
     ],
     ids=["user", "relative", "link"],
 )
