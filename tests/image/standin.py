@@ -115,7 +115,8 @@ def imported(client: docker.DockerClient, tar: Path, name: str) -> str:
     changes = [f"ENV {pair}" for pair in CONFIG["Env"]]
     changes += [f"ENTRYPOINT {json.dumps(CONFIG['Entrypoint'])}", f"WORKDIR {CONFIG['WorkingDir']}"]
     changes += [f"LABEL {key}={value}" for key, value in CONFIG["Labels"].items()]
-    answer = client.api.import_image_from_file(str(tar), *name.rsplit(":", 1), changes=changes)
+    repository, tag = name.rsplit(":", 1)
+    answer = client.api.import_image_from_file(str(tar), repository, tag, changes=changes)
     return str(json.loads(answer.splitlines()[-1])["status"])
 
 
@@ -125,7 +126,8 @@ def layered(client: docker.DockerClient, tar: Path, below: str, name: str) -> st
     try:
         with tar.open("rb") as files:
             assert client.api.put_archive(container, "/", files)
-        return str(client.api.commit(container, *name.split(":"))["Id"])
+        repository, tag = name.split(":")
+        return str(client.api.commit(container, repository, tag)["Id"])
     finally:
         client.api.remove_container(container)
 

@@ -166,9 +166,9 @@ def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built],
     """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
-        about = {"platform": dict(zip(("os", "architecture"), platform.split("/"), strict=True))}
-        about |= {"size": len(json.dumps(image.manifest)), "digest": image.digest}
-        entries.append({"mediaType": image.manifest["mediaType"], **about})
+        about = {"mediaType": image.manifest["mediaType"], "size": len(json.dumps(image.manifest))}
+        of = dict(zip(("os", "architecture"), platform.split("/"), strict=True))
+        entries.append({**about, "digest": image.digest, "platform": of})
     body = {"schemaVersion": 2, "mediaType": TYPES[flavour][3], "manifests": entries}
     return put_manifest(host, repository, tag, body)
 
