@@ -86,6 +86,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
+        (("one.toml",), 2, "no such file: one.toml: no *.toml is there"),
         (("--all",), 1, "no image definitions: images: there is no *.toml in it\n"),
         ((), 2, "name one: --base IMAGE, FILE.toml, or --all"),
         (("--base", "x", "one.toml"), 2, "name one: --base IMAGE, FILE.toml, or --all"),

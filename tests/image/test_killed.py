@@ -26,7 +26,7 @@ from tests.processes import UNWATCHED, ending, processes
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
 READING, TESTING = "create", "start"
-BUILD = (sys.executable, "-m", "vpatch", "build", *ONE, "--tag", "try:never", "--base")
+BUILD = (sys.executable, "-m", "vpatch", "build", *ONE, "--tag", "try:killed", "--base")
 
 Events = Callable[..., Iterator[Any]]
 
@@ -73,7 +73,7 @@ def test_a_build_that_ends_at_a_step(
         assert (process.returncode, err.endswith(b"interrupted\n")) == (130, True)
 
     assert left() == before
-    assert not engine.api.images("try:never")
+    assert not engine.api.images("try:killed")
 
 
 @pytest.mark.parametrize(("told", "left_over"), [("done\n", True), ("", False)])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import docker
 import pytest
+import requests
 
 from tests.conftest import Program, Trees
 from tests.hybrid import ARG_UTILS, COUNT, HYBRID
@@ -61,7 +62,7 @@ def test_phases_are_seen_on_a_terminal_and_leave_no_trace(engine: docker.DockerC
     )
 
 
-def test_a_build_and_then_its_tests(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_then_its_tests_then_a_push(vpatch: Program, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     quiet, built = vpatch(*BUILD, "--no-test", "--quiet"), vpatch(*BUILD, "--tag", TAG, "--no-test", "-v")
     assert (quiet.code, quiet.err) == (0, "")
@@ -76,6 +77,12 @@ def test_a_build_and_then_its_tests(vpatch: Program, monkeypatch: pytest.MonkeyP
     assert first.startswith(f"vLLM 0.20.2 in {TAG}, patched by vpatch ")
     assert outcome.startswith(f"Tested {TAG}: {NOT_RUN}. Run it: `docker run ")
     assert built.out == quiet.out, "the same files at the same time are the same image"
+
+    shown = vpatch("inspect", TAG, "--json").json
+    assert (shown["image"]["from"], [one["state"] for one in shown["overlays"]]) == ("engine", ["applied"])
+    pushed = vpatch(*BUILD, "--tag", f"{registry}/seen/pushed:x", "--push", "--no-test", "--quiet")
+    assert re.fullmatch(rf"{registry}/seen/pushed@sha256:[0-9a-f]{{64}}\n", pushed.out), pushed.err
+    assert requests.get(f"http://{registry}/v2/seen/pushed/manifests/x", timeout=5).ok
 
 
 @pytest.mark.deep

@@ -99,9 +99,10 @@ def test_annotations_and_labels(
     assert {layer["mediaType"] for layer in manifest["layers"]} == {base.built.manifest["layers"][0]["mediaType"]}
     assert labels["org.opencontainers.image.base.digest"] == base.built.digest
     assert labels["org.opencontainers.image.base.name"] == base.name
-    annotations = manifest.get("annotations", {})
-    assert labels.items() & annotations.items() == (labels.items() if flavour == "oci" else set())
-    assert [json.loads(annotations["io.vpatch.overlays"])["vllm"]] * bool(annotations) == ["0.20.2"] * bool(annotations)
+    assert ("annotations" in manifest) is (flavour == "oci")
+    if flavour == "oci":
+        assert labels.items() <= manifest["annotations"].items()
+        assert json.loads(manifest["annotations"]["io.vpatch.overlays"])["vllm"] == "0.20.2"
 
 
 def test_untagged_then_tagged_then_nothing_to_do(
