@@ -62,7 +62,9 @@ def test_phases_are_seen_on_a_terminal_and_leave_no_trace(engine: docker.DockerC
     )
 
 
-def test_a_build_then_its_tests_then_a_push(vpatch: Program, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_then_its_tests_then_a_push(
+    vpatch: Program, engine: docker.DockerClient, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     quiet, built = vpatch(*BUILD, "--no-test", "--quiet"), vpatch(*BUILD, "--tag", TAG, "--no-test", "-v")
     assert (quiet.code, quiet.err) == (0, "")
@@ -83,6 +85,7 @@ def test_a_build_then_its_tests_then_a_push(vpatch: Program, registry: str, monk
     pushed = vpatch(*BUILD, "--tag", f"{registry}/seen/pushed:x", "--push", "--no-test", "--quiet")
     assert re.fullmatch(rf"{registry}/seen/pushed@sha256:[0-9a-f]{{64}}\n", pushed.out), pushed.err
     assert requests.get(f"http://{registry}/v2/seen/pushed/manifests/x", timeout=5).ok
+    engine.api.remove_image(f"{registry}/seen/pushed:x")
 
 
 @pytest.mark.deep

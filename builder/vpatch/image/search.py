@@ -116,10 +116,10 @@ class _Search:
         settings = self._text(f"{above}/pyvenv.cfg")
         if settings is not None:
             yield from self._of_prefix(self._at(above), minors)
-            said = sites.settings_in(settings)
-            if not sites.imports_from_base(said):
+            chosen = sites.settings_in(settings)
+            if not sites.imports_from_base(chosen):
                 return
-            prefix = self._at(posixpath.dirname(said["home"])) if said.get("home") else prefix
+            prefix = self._at(posixpath.dirname(chosen["home"])) if chosen.get("home") else prefix
         yield from self._with_pth(self._of_user(minors))
         for one in ("usr/local", "usr") if prefix == "usr" else (prefix,):  # Debian's reads both
             yield from self._of_prefix(one, minors)
