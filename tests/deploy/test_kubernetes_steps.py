@@ -13,11 +13,13 @@ from vpatch.run.launch import planned
 from vpatch.tree.locate import locate
 
 from tests.conftest import Trees
-from tests.deploy.test_kubernetes import pods
+from tests.deploy.test_manifests import SERVERS, pods
 from tests.docs.machine import package_index
 from tests.docs.registry import ADDRESS
 from tests.needs import need, root_only
 from tests.run.conftest import install
+
+pytestmark = pytest.mark.deep
 
 USER = 54321  # has no name, as there is no /etc/passwd either
 
@@ -64,7 +66,6 @@ except OSError as error:
 """
 
 
-@pytest.mark.deep
 @root_only
 def test_the_manifests_commands_make_a_farm_that_the_server_imports(slim: Trees, tmp_path: Path) -> None:
     need("unshare", "setpriv")
@@ -85,7 +86,6 @@ def test_the_manifests_commands_make_a_farm_that_the_server_imports(slim: Trees,
     ]
 
 
-@pytest.mark.deep
 @root_only
 def test_another_digest_keeps_the_server_from_starting(slim: Trees, tmp_path: Path) -> None:
     need("unshare", "setpriv")
@@ -102,7 +102,7 @@ def pod(python: Path, top: Path, trees: Trees, digest: str, options: str) -> sub
     """Run the init container, and then the server's environment."""
     subprocess.run([python, "-m", "ensurepip"], check=True, capture_output=True)
     (top / "root").mkdir()
-    (init,) = pods("deployment.yaml")[0]["initContainers"]
+    (init,) = pods(SERVERS[0])[0]["initContainers"]
     shell, flags, script = init["command"]
     assert (shell, flags) == ("sh", "-euc")
     assert ADDRESS in script

@@ -15,6 +15,7 @@ from tests.engines import engine_of
 from tests.image.servers import ENGINE, docker_engine, docker_registry
 from tests.image.standin import BASE, SITE, archive, imported, layered, python_root
 from tests.needs import need
+from tests.paths import link
 
 PYTHON = "try:python"
 
@@ -67,11 +68,19 @@ def python(client: docker.DockerClient, interpreter: Path, tmp_path_factory: pyt
 
 
 @pytest.fixture(scope="session")
-def base(client: docker.DockerClient, python: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
+def sources(slim: Trees, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """vLLM 0.20.2: the files that overlays read, and those that an import runs before it finds no torch."""
+    tree = shutil.copytree(slim("0.20.2"), tmp_path_factory.mktemp("sources") / "tree", copy_function=link)
+    for name in ("version.py", "_version.py", "env_override.py"):
+        if not (tree / "vllm" / name).exists():
+            link(str(pristine("0.20.2") / "vllm" / name), str(tree / "vllm" / name))
+    return tree
+
+
+@pytest.fixture(scope="session")
+def base(client: docker.DockerClient, python: str, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Make the stand-in for vllm/vllm-openai:v0.20.2; return its name."""
-    tar = archive(tmp_path_factory.mktemp("base") / "base.tar", (pristine("0.20.2"), SITE))
-    layered(client, tar, python, BASE)
-    tar.unlink()
+    layered(client, archive(tmp_path_factory.mktemp("base") / "base.tar", (sources, SITE)), python, BASE)
     return BASE
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import docker
 from vpatch.image.engine.containers import ScriptResult, ScriptRunner
 
 BASE = "vllm/vllm-openai:v0.20.2"
@@ -19,7 +20,7 @@ ONE = ("--overlay", "turboquant-skip-list")
 """The overlay of the fewest files, where any would do."""
 SITE = "usr/local/lib/python3.12/dist-packages"
 ENTRYPOINT = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
-CONFIG: Mapping[str, object] = {
+CONFIG: Mapping[str, Any] = {
     "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CUDA_VERSION=13.0.2"],
     "Entrypoint": ENTRYPOINT,
     "WorkingDir": "/vllm-workspace",
@@ -109,28 +110,28 @@ def archive(path: Path, *parts: tuple[Path, str], edit: Callable[[tarfile.TarInf
     return path
 
 
-def imported(client: object, tar: Path, name: str, config: Mapping[str, object] = CONFIG) -> str:
-    """Make an image of one layer from a tar; return its ID."""
-    changes = [f"ENV {pair}" for pair in config["Env"]]  # type: ignore[attr-defined]
-    changes += [f"ENTRYPOINT {json.dumps(config['Entrypoint'])}", f"WORKDIR {config['WorkingDir']}"]
-    changes += [f"LABEL {key}={value}" for key, value in config["Labels"].items()]  # type: ignore[attr-defined]
-    repository, _, tag = name.rpartition(":")
-    said = client.api.import_image_from_file(str(tar), repository, tag, changes=changes)  # type: ignore[attr-defined]
-    return str(json.loads(said.splitlines()[-1])["status"])
+def imported(client: docker.DockerClient, tar: Path, name: str) -> str:
+    """Make an image of one layer from a tar, with `CONFIG`; return its ID."""
+    changes = [f"ENV {pair}" for pair in CONFIG["Env"]]
+    changes += [f"ENTRYPOINT {json.dumps(CONFIG['Entrypoint'])}", f"WORKDIR {CONFIG['WorkingDir']}"]
+    changes += [f"LABEL {key}={value}" for key, value in CONFIG["Labels"].items()]
+    repository, tag = name.rsplit(":", 1)
+    answer = client.api.import_image_from_file(str(tar), repository, tag, changes=changes)
+    return str(json.loads(answer.splitlines()[-1])["status"])
 
 
-def layered(client: object, tar: Path, below: str, name: str) -> str:
+def layered(client: docker.DockerClient, tar: Path, below: str, name: str) -> str:
     """Make an image with a tar's files as one more layer; return its ID. The layers below are not copied."""
-    api = client.api  # type: ignore[attr-defined]
-    container = api.create_container(below)["Id"]
+    container = client.api.create_container(below)["Id"]
     try:
         with tar.open("rb") as files:
-            assert api.put_archive(container, "/", files)
-        return str(api.commit(container, *name.split(":"))["Id"])
+            assert client.api.put_archive(container, "/", files)
+        repository, tag = name.split(":")
+        return str(client.api.commit(container, repository, tag)["Id"])
     finally:
-        api.remove_container(container)
+        client.api.remove_container(container)
 
 
-def run_in(client: Any, image: str, code: str, *arguments: str) -> ScriptResult:
+def run_in(client: docker.DockerClient, image: str, code: str, *arguments: str) -> ScriptResult:
     """Run a script in a container of an image, as the tests of an image run."""
     return ScriptRunner(client, image, "python3", "the-tests").run(code, arguments, seconds=60)

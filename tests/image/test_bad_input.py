@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import docker
@@ -20,32 +20,26 @@ from tests.image.standin import BASE, ONE, SITE, archive, imported
 from tests.needs import need
 from tests.tiers import deep
 
+VENV, USR = "opt/venv/lib/python3.12/site-packages", "usr/lib/python3.12/site-packages"
 
-def test_no_engine(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
-    ran = vpatch("build", "--base", BASE)
+
+@pytest.mark.parametrize(
+    ("address", "arguments", "says"),
+    [
+        ("unix:///nothing", ("build", "--base", BASE), "/nothing: no such file or directory; start it with "),
+        ("tcp://127.0.0.1:1", ("test", "a/b:c"), "tcp://127.0.0.1:1: connection refused; set DOCKER_HOST to "),
+    ],
+)
+def test_no_engine(
+    vpatch: Program, monkeypatch: pytest.MonkeyPatch, address: str, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    ran = vpatch(*arguments)
 
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"no engine: docker engine: {tmp_path}/nothing: no such file or directory; ")
-    assert "--registry" in ran.err
-
-
-def test_no_engine_on_another_host(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    ran = vpatch("test", "a/b:c")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("no engine: docker engine: tcp://127.0.0.1:1: connection refused; set DOCKER_HOST to ")
-    assert ran.err.endswith("\nNot tested.\n")
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+    assert ran.err.startswith(f"no engine: docker engine: {says}")
+    assert ("--registry" in ran.err) is (arguments[0] == "build")
+    assert ran.err.endswith("\nNot tested.\n") is (arguments[0] == "test")
 
 
 @pytest.mark.usefixtures("engine")
@@ -54,57 +48,79 @@ def test_an_engine_that_does_not_let_us_in(vpatch: Program, monkeypatch: pytest.
     connect = socket.socket.connect
 
     def connect_as_nobody(self: socket.socket, address: str) -> None:
-        with nobody():
+        os.seteuid(65534)
+        try:
             connect(self, address)
+        finally:
+            os.seteuid(0)
 
     monkeypatch.setattr(socket.socket, "connect", connect_as_nobody)
     ran = vpatch("build", "--base", BASE)
 
-    assert ran.code == 1
-    assert ran.err.startswith(
-        f"no permission: docker engine: {os.environ['DOCKER_HOST'].removeprefix('unix://')}: permission denied; "
+    place = os.environ["DOCKER_HOST"].removeprefix("unix://")
+    assert (ran.code, ran.err.partition(";")[0]) == (1, f"no permission: docker engine: {place}: permission denied")
+
+
+def none(small: Small, linked: Callable[..., Path]) -> None:
+    small("try:bad", (Path(__file__).parent, f"{VENV}/other"))
+
+
+def two(small: Small, linked: Callable[..., Path]) -> None:
+    small("try:bad", ("0.20.2", VENV), ("0.20.2", USR))
+
+
+def with_link(path: str) -> Callable[..., None]:
+    def make(small: Small, linked: Trees) -> None:
+        tree = linked("0.20.2")
+        (tree / path).rename(elsewhere := tree / f"{path}.real")
+        (tree / path).symlink_to(elsewhere.name)
+        small("try:bad", (tree, SITE))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (none, ("no vllm: try:bad: looked in ", f"/{VENV}, ")),
+        (two, ("more than one vllm: try:bad: ", f"/{VENV}/vllm", f"/{USR}/vllm")),
+        (with_link("vllm/engine/arg_utils.py"), (f"/{SITE}/vllm/engine/arg_utils.py: ", "symbolic link")),
+        deep(with_link("vllm/engine"), (f"/{SITE}/vllm/engine: ", "symbolic link")),
+    ],
+)
+def test_a_base_that_cannot_be_patched(
+    refused: Program, small: Small, linked: Trees, make: Callable[..., None], says: tuple[str, ...]
+) -> None:
+    make(small, linked)
+    ran = refused("build", *ONE, "--base", "try:bad")
+
+    assert all(words in ran.err for words in says), ran.err
+
+
+def test_more_refusals_of_one_base(
+    refused: Program, small: Small, engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small("try:small", ("0.20.2", SITE))
+    made = engine.api.create_container("try:small", ["true"])["Id"]
+    engine.api.commit(made, "try", "label", changes=["LABEL io.vpatch.overlays=hello"])
+    engine.api.remove_container(made)
+    build = ("build", *ONE, "--no-test", "--base", "try:small")
+
+    assert refused(*build, "--platform", "linux/s390x").err.startswith(
+        ("no such image: try:small: ", "wrong platform: try:small: ", "cannot pull: ")
     )
+    missing = "no interpreter: try:small: there is no /usr/local/bin/python9 in the image\n"
+    assert refused(*build, "--python", "/usr/local/bin/python9").err == missing
+    why = "the image has no label io.vpatch.overlays; `vpatch build --base try:small` makes a patched one"
+    assert refused("test", "try:small").err == f"not patched: try:small: {why}\n"
+    assert refused("test", "try:label").err.startswith("cannot read provenance: try:label: not what vpatch writes")
+    monkeypatch.setattr(Limits, "SOURCE", 3)
+    large = refused(*build).err
+    assert large.startswith(f"too large: /{SITE}/vllm/")
+    assert large.endswith(" bytes, and may have 3 bytes\n")
 
 
-def test_a_base_without_vllm(refused: Program, small: Small) -> None:
-    small("try:none", (Path(__file__).parent, "opt/venv/lib/python3.12/site-packages/other"))
-    ran = refused("build", "--base", "try:none")
-
-    assert ran.err.startswith("no vllm: try:none: looked in ")
-    assert "/opt/venv/lib/python3.12/site-packages, " in ran.err
-
-
-def test_a_base_with_two_vllms(refused: Program, small: Small) -> None:
-    folders = ("opt/venv/lib/python3.12/site-packages", "usr/lib/python3.12/site-packages")
-    small("try:two", ("0.20.2", folders[0]), ("0.21.0", folders[1]))
-    (problem,) = refused("build", "--base", "try:two", "--json").json["problems"]
-
-    assert problem["what"] == "more than one vllm"
-    assert all(f"/{folder}/vllm" in problem["cause"] for folder in folders)
-
-
-@pytest.mark.parametrize("path", ["vllm/engine/arg_utils.py", deep("vllm/engine")])
-def test_a_link_in_the_tree_is_refused(refused: Program, small: Small, linked: Trees, path: str) -> None:
-    tree = linked("0.20.2")
-    elsewhere = tree / f"{path}.real"
-    (tree / path).rename(elsewhere)
-    (tree / path).symlink_to(elsewhere.name)
-    small("try:link", (tree, SITE))
-    ran = refused("build", *ONE, "--base", "try:link")
-
-    assert f"/{SITE}/{path}: " in ran.err
-    assert "symbolic link" in ran.err
-
-
-def test_an_image_that_fails_its_tests_keeps_no_tag(refused: Program, small: Small, python: str) -> None:
-    small("try:other", ("0.20.2", "usr/lib/python3.12/site-packages"), below=python)  # which it does not import
-    ran = refused("build", *ONE, "--base", "try:other", "--tag", "try:never", "--json")
-
-    assert ran.json["image"] is None
-    assert "interpreter" in {test["name"] for test in ran.json["tests"] if test["ok"] is False}
-    assert "  FAILED  interpreter: vllm/" in ran.err
-
-
+@pytest.mark.deep
 def test_an_interpreter_that_does_not_run(
     vpatch: Program, refused: Program, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,41 +133,17 @@ def test_an_interpreter_that_does_not_run(
     assert refused(*order, "try:never").err.startswith("cannot run: ")
 
 
-def test_a_large_file(refused: Program, small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    small("try:large", ("0.20.2", SITE))
-    monkeypatch.setattr(Limits, "SOURCE", 3)
-    ran = refused("build", "--base", "try:large")
-
-    assert ran.err.startswith(f"too large: /{SITE}/vllm/")
-    assert ran.err.endswith(" bytes, and may have 3 bytes\n")
-
-
-def test_an_unpatched_base_cannot_be_tested(refused: Program, base: str) -> None:
-    why = f"the image has no label io.vpatch.overlays; `vpatch build --base {base}` makes a patched one"
-
-    assert refused("test", base).err == f"not patched: {base}: {why}\n"
-
-
-def test_a_label_that_vpatch_did_not_write(refused: Program, engine: docker.DockerClient, small: Small) -> None:
-    small("try:label", ("0.20.2", SITE))
-    made = engine.api.create_container("try:label", ["true"])["Id"]
-    engine.api.commit(made, "try", "label", changes=["LABEL io.vpatch.overlays=hello"])
-    engine.api.remove_container(made)
-
-    assert refused("test", "try:label").err.startswith("cannot read provenance: try:label: not what vpatch writes")
-
-
+@pytest.mark.deep
 def test_no_space_left(vpatch: Program, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need(*ENGINE, "mount")
-    disk = tmp_path / "d"
+    disk, root = tmp_path / "d", tmp_path / "root"
     disk.mkdir()
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/python3").touch()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], check=True)
     try:
         with docker_engine(disk) as address:
             client = docker.DockerClient(base_url=address)
-            root = tmp_path / "root"
-            (root / "usr/bin").mkdir(parents=True)
-            (root / "usr/bin/python3").touch()
             imported(client, archive(tmp_path / "base.tar", (root, ""), (slim("0.20.2"), SITE)), "try:full")
             before = (client.api.containers(all=True), client.api.images(all=True))
             fill(disk / "ballast")
@@ -159,8 +151,7 @@ def test_no_space_left(vpatch: Program, slim: Trees, tmp_path: Path, monkeypatch
             ran = vpatch("build", *ONE, "--base", "try:full", "--tag", "try:never")
             (disk / "ballast").unlink()
 
-            assert ran.code == 1
-            assert ran.err.startswith("no space left: ")
+            assert (ran.code, ran.err.startswith("no space left: ")) == (1, True)
             assert (client.api.containers(all=True), client.api.images(all=True)) == before
             client.close()
     finally:

@@ -2,106 +2,85 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
+from docker.errors import APIError
 from vpatch.core.catalogue import discover, select
-from vpatch.image.engine.build import build
-from vpatch.image.order import Built, Order
 
 from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
-from tests.hybrid import DEFAULT
+from tests.hybrid import DEFAULT, TILES
 from tests.image.conftest import Left
-from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, run_in
-from tests.processes import UNWATCHED
+from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, archive, layered, run_in
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 INFO = f"{SITE}/vllm-0.20.2.dist-info"
-ORDER = (*ONE, "--no-test")
-
-Members = dict[str, tuple[tarfile.TarInfo, bytes]]
-
-
-@pytest.fixture(scope="module")
-def changed(pristine: Trees) -> dict[str, bytes]:
-    """The files that the default overlays change in the release, computed outside the image."""
-    tree = pristine("0.20.2")
-    read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
-    return dict(engine_of(select(discover())).plan(read).files)
-
-
-@pytest.fixture(scope="module")
-def built(process: Process, engine_address: str, base: str) -> Ran:
-    environment = {**UNWATCHED, "DOCKER_HOST": engine_address}
-    return process("build", "--base", base, "--tag", "try:built", "--json", env=environment)
+ORDER = (*ONE, "--no-test", "--json")  # of an overlay that changes arg_utils.py, and adds one file
+ARGS = f"{SITE}/vllm/engine/arg_utils.py"
+CACHED = f"{SITE}/vllm/engine/__pycache__"
+LOOK = f"""
+import hashlib, importlib.util as u, json, os
+of, folder = os.stat("/{ARGS}"), os.stat("/{SITE}/vllm/engine")
+note = "/{INFO}/vpatch-image.json"
+print(json.dumps({{
+    "tools": [name for name in ("libcst", "vpatch", "click") if u.find_spec(name)],
+    "note": os.path.exists(note) and open(note).read(),
+    "hash": hashlib.sha256(open("/{ARGS}", "rb").read()).hexdigest(),
+    "cached": sorted(os.listdir("/{CACHED}")) if os.path.exists("/{CACHED}") else [],
+    "modes": [oct(of.st_mode), of.st_uid, of.st_gid, oct(folder.st_mode), folder.st_uid],
+}}))
+"""
 
 
 @pytest.fixture(scope="module")
-def members(built: Ran, client: docker.DockerClient) -> Members:
-    """The members of the image's last layer, as the engine saves it, with their bytes."""
-    assert built.code == 0, built.err
-    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image("try:built")))) as whole:
-        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
-        layer = whole.extractfile(manifest["Layers"][-1])
-        assert layer
-        with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
-            return {m.name: (m, file.read() if (file := tar.extractfile(m)) else b"") for m in tar}
-
-
-@pytest.fixture(scope="module")
-def once(engine_address: str, base: str) -> Built:
-    """An image with one overlay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", engine_address)
-        return build(Order(base, tests=frozenset()), select(discover(), ONE[1:]))
-
-
-def run(client: docker.DockerClient, image: str, code: str) -> str:
-    ran = run_in(client, image, code)
+def built(child: Process, engine_address: str, base: str) -> Ran:
+    """The one build of the first tier whose tests run in containers."""
+    ran = child("build", "--base", base, *ONE, "--tag", "try:built", "--json", env={"DOCKER_HOST": engine_address})
     assert ran.code == 0, ran.err
-    return ran.out
+    return ran
 
 
-def hash_of(client: docker.DockerClient, image: str) -> str:
-    path = f"/{SITE}/vllm/engine/arg_utils.py"
-    return run(client, image, f"import hashlib; print(hashlib.sha256(open({path!r}, 'rb').read()).hexdigest())").strip()
+def look(client: docker.DockerClient, image: str) -> dict[str, Any]:
+    ran = run_in(client, image, LOOK)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert isinstance(found, dict)
+    return found
 
 
-def test_the_only_new_layer_holds_what_changed(
-    built: Ran, engine: docker.DockerClient, members: Members, changed: dict[str, bytes]
-) -> None:
-    said = built.json
+def last_layer(client: docker.DockerClient, image: str) -> Mapping[str, bytes | None]:
+    """Return the bytes of each file in an image's last layer, as the engine saves it, and None for each folder."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
+        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
+        with tarfile.open(fileobj=whole.extractfile(manifest["Layers"][-1])) as tar:
+            return {one.name: file.read() if (file := tar.extractfile(one)) else None for one in tar}
+
+
+def changed(tree: Path, *overlays: str) -> dict[str, bytes]:
+    """Return the files that overlays change in a tree, by their paths in the image."""
+    read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
+    found = engine_of(select(discover(), overlays or None)).plan(read).files
+    return {f"{SITE}/{path}": data for path, data in found.items()}
+
+
+def test_the_only_new_layer_holds_what_changed(built: Ran, engine: docker.DockerClient, sources: Path) -> None:
+    said, members = built.json, last_layer(engine, "try:built")
     old, new = (engine.api.inspect_image(name)["RootFS"]["Layers"] for name in (BASE, "try:built"))
+    files = {name: data for name, data in members.items() if data is not None}
+    expected = changed(sources, ONE[1])
+
     assert new == [*old, said["layer"]["diff_id"]]
-
-    files = {name: data for name, (member, data) in members.items() if member.isfile()}
-    expected = {f"{SITE}/{path}": data for path, data in changed.items()}
-    extra = {f"{INFO}/RECORD", f"{INFO}/vpatch-image.json"}
-    assert sorted(files) == sorted({*expected, *extra}) == said["layer"]["files"]
-    for path, data in expected.items():
-        assert files[path] == data
-    folders = {name for name, (member, _) in members.items() if member.isdir()}
-    assert folders == {str(parent) for name in files for parent in Path(name).parents} - {"."}
-
-
-def test_the_layer_is_small(built: Ran, members: Members) -> None:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, (member, data) in members.items():
-            if not name.endswith("/RECORD"):
-                tar.addfile(member, io.BytesIO(data))
-
-    assert len(gzip.compress(out.getvalue())) <= 200 * 1024
-    assert built.json["layer"]["bytes"] <= (200 + 140) * 1024
+    assert sorted(files) == sorted({*expected, f"{INFO}/RECORD", f"{INFO}/vpatch-image.json"}) == said["layer"]["files"]
+    assert files.items() >= expected.items()
+    assert members.keys() - files.keys() == {str(parent) for name in files for parent in Path(name).parents} - {"."}
 
 
 def test_the_json_matches_the_contract(built: Ran) -> None:
@@ -110,107 +89,142 @@ def test_the_json_matches_the_contract(built: Ran) -> None:
     assert {"schema", "command", "base", "image", "layer", "overlays", "tests"} <= said.keys()
     assert (said["command"], said["vllm"], said["base"]["ref"]) == ("build", "0.20.2", BASE)
     assert said["image"]["ref"] == said["image"]["digest"]
-    assert {one["id"]: one["state"] for one in said["overlays"]} == {
-        **dict.fromkeys(DEFAULT, "applied"),
-        "sm12x-deepgemm": "not_applicable",
-        "turboquant-auto-dtype": "not_applicable",
-    }
-    assert {test["name"]: test["ok"] for test in said["tests"]}.items() >= dict.fromkeys(
-        ("files", "compile", "bytecode", "record", "interpreter"), True
-    ).items()
+    assert {one["id"]: one["state"] for one in said["overlays"]} == {ONE[1]: "applied"}
+    passed = dict.fromkeys(("files", "compile", "bytecode", "record", "interpreter"), True)
+    assert {test["name"]: test["ok"] for test in said["tests"]}.items() >= passed.items()
 
 
-def test_the_bases_command_is_kept(built: Ran, engine: docker.DockerClient) -> None:
+def test_the_configuration_is_the_bases_with_labels(built: Ran, engine: docker.DockerClient) -> None:
     old, new = (engine.api.inspect_image(name)["Config"] for name in (BASE, "try:built"))
+    before, after = look(engine, BASE), look(engine, "try:built")
+    labels, said = new["Labels"], json.loads(after["note"])
 
-    assert new["Entrypoint"] == ENTRYPOINT
-    assert new["Env"] == CONFIG["Env"]
-    ours = {key for key in new["Labels"] if key.startswith(("io.vpatch.", "org.opencontainers.image."))}
-    assert {key: value for key, value in new["Labels"].items() if key not in ours} == old["Labels"]
+    assert (new["Entrypoint"], new["Env"]) == (ENTRYPOINT, CONFIG["Env"])
+    ours = {key for key in labels if key.startswith(("io.vpatch.", "org.opencontainers.image."))}
+    assert {key: value for key, value in labels.items() if key not in ours} == old["Labels"]
     unchanged = old.keys() - {"Labels", "Hostname", "Image"}
     assert {key: new[key] for key in unchanged} == {key: old[key] for key in unchanged}
-
-
-def test_the_labels_are_the_provenance_in_the_image(built: Ran, engine: docker.DockerClient) -> None:
-    labels = engine.api.inspect_image("try:built")["Config"]["Labels"]
-    inside = run(engine, "try:built", f"print(open('/{INFO}/vpatch-image.json').read(), end='')")
-    said = json.loads(inside)
-
-    assert labels["io.vpatch.overlays"] == inside
+    assert labels["io.vpatch.overlays"] == after["note"]
     assert labels["org.opencontainers.image.base.name"] == f"docker.io/{BASE}"
     assert labels["org.opencontainers.image.version"].startswith("0.20.2-vpatch")
     assert labels["org.opencontainers.image.source"].startswith("https://")
     assert {"org.opencontainers.image.created", "org.opencontainers.image.revision"} <= labels.keys()
-    assert said["python"] is None
-    assert [one["id"] for one in said["overlays"] if one["state"] == "applied"]
-    hashes = said["files"]["vllm/engine/arg_utils.py"]
-    assert [hash_of(engine, "try:built")] == hashes["after"]
-    assert hash_of(engine, BASE) == hashes["before"]
+    assert (said["python"], [one["state"] for one in said["overlays"]]) == (None, ["applied"])
+    assert said["files"]["vllm/engine/arg_utils.py"] == {"before": before["hash"], "after": [after["hash"]]}
+    assert after["tools"] == [], "no tool is left in the image"
 
 
-def test_no_tool_is_left_in_the_image(built: Ran, engine: docker.DockerClient) -> None:
-    code = "import importlib.util as u; print([u.find_spec(n) for n in ('libcst', 'vpatch', 'click')])"
-
-    assert run(engine, "try:built", code) == "[None, None, None]\n"
-
-
-@pytest.mark.deep
-def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
-    ran = vpatch("test", "try:built", "--json")
-
-    assert ran.code == 0, ran.err
-    assert ran.json["tests"] == built.json["tests"]
-
-
-def test_a_build_at_a_fixed_time_is_reproducible(vpatch: Program, monkeypatch: pytest.MonkeyPatch, once: Built) -> None:
-    def build_again() -> dict[str, Any]:
-        return vpatch("build", "--base", BASE, *ORDER, "--json").json
-
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    fixed = [build_again(), build_again()]
-
-    assert once.layer
-    assert fixed[0]["image"] == fixed[1]["image"]
-    assert fixed[0]["layer"]["diff_id"] != once.layer.diff_id
-
-
-def test_a_patched_base_is_reported_as_nothing_to_do(once: Built, vpatch: Program, left: Left) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, left: Left) -> None:
     before = left()
-    ran = vpatch("build", "--base", once.image, *ORDER)
+    ran = vpatch("build", "--base", "try:built", *ONE, "--no-test")
 
-    assert (ran.code, ran.out) == (0, f"{once.image}\n")
+    assert (ran.code, ran.out) == (0, f"{built.json['image']['ref']}\n")
     assert "Nothing to build: 1 overlay is applied. " in ran.err
     assert left() == before
 
 
 @pytest.mark.deep
-def test_one_overlay_then_another(vpatch: Program, engine: docker.DockerClient, once: Built) -> None:
-    hybrid = ("--overlay", "turboquant-hybrid", "--no-test")
-    ran = vpatch("build", "--base", once.image, *hybrid, "--tag", "try:second", "--json")
+def test_a_fixed_time_is_in_the_layer(vpatch: Program, monkeypatch: pytest.MonkeyPatch, built: Ran) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
-    assert ran.code == 0, ran.err
-    said = json.loads(engine.api.inspect_image("try:second")["Config"]["Labels"]["io.vpatch.overlays"])
-    assert [one["id"] for one in said["overlays"] if one["state"] == "applied"] == [hybrid[1], ONE[1]]
-    assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, BASE)
+    assert vpatch("build", "--base", BASE, *ORDER).json["layer"]["diff_id"] != built.json["layer"]["diff_id"]
 
 
 @pytest.mark.deep
-def test_a_tree_copied_from_the_image_works_with_every_command(
-    members: Members, vpatch: Program, linked: Trees
+def test_all_default_overlays_and_more(
+    vpatch: Program, engine: docker.DockerClient, built: Ran, sources: Path, linked: Trees
 ) -> None:
-    tree = linked("0.20.2")
-    for name, (member, data) in members.items():
-        if member.isfile():
-            target = tree / name.removeprefix(f"{SITE}/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            target.write_bytes(data)
-    before = hashlib.sha256((tree / "vllm-0.20.2.dist-info/RECORD").read_bytes()).hexdigest()
+    """They fit into 340 KiB, work with every command when copied to a tree, and can be added to one that is there."""
+    tag = ("--tag", "try:all")
+    ran = vpatch("build", "--base", BASE, *tag, "--json")
+    assert ran.code == 0, ran.err
+    assert {one["id"]: one["state"] for one in ran.json["overlays"]} == {
+        **dict.fromkeys(DEFAULT, "applied"),
+        "sm12x-deepgemm": "not_applicable",
+        "turboquant-auto-dtype": "not_applicable",
+    }
+    assert ran.json["layer"]["bytes"] <= 340 * 1024
+    files = {name: data for name, data in last_layer(engine, "try:all").items() if data is not None}
+    assert files.items() >= changed(sources).items()
+    assert vpatch("test", "try:all", "--json").json["tests"] == ran.json["tests"]
 
+    tree = linked("0.20.2")
+    for name, data in files.items():
+        target = tree / name.removeprefix(f"{SITE}/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.write_bytes(data)
     assert vpatch("verify", tree).code == 0
     applied = vpatch("apply", tree, "--json")
     assert (applied.code, applied.json["changed"]) == (0, [])
-    assert hashlib.sha256((tree / "vllm-0.20.2.dist-info/RECORD").read_bytes()).hexdigest() == before
+    assert (tree / "vllm-0.20.2.dist-info/RECORD").read_bytes() == files[f"{INFO}/RECORD"]
     reverted = vpatch("revert", tree)
-    assert reverted.code == 1
-    assert "keeps no original" in reverted.err
+    assert (reverted.code, "keeps no original" in reverted.err) == (1, True)
+
+    more = vpatch("build", "--base", "try:built", "--with", TILES, "--receipt", *tag, "--no-test", "--json")
+    states = {one["id"]: one["state"] for one in more.json["overlays"]}
+    assert (states.keys() - {*DEFAULT}) >= {TILES, "receipt"}
+    assert states[TILES] == states["receipt"] == "applied"
+    note = json.loads(look(engine, "try:all")["note"])
+    assert {one["id"] for one in note["overlays"] if one["state"] == "applied"} == {*DEFAULT, TILES, "receipt"}
+    assert note["files"]["vllm/engine/arg_utils.py"]["before"] == look(engine, BASE)["hash"], (
+        "from before the first overlay"
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(client: docker.DockerClient, python: str, slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A base with old bytecode that Python would trust, and with unusual owner and modes."""
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
+    cache.mkdir()
+    for name in ("arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"):
+        (cache / name).write_bytes(b"old")
+
+    def own(member: tarfile.TarInfo) -> None:
+        if member.name.startswith(SITE):
+            member.uid, member.gid = 1000, 100
+            member.mode = 0o2775 if member.isdir() else 0o664
+
+    tar = archive(cache.with_name("x.tar"), (slim("0.20.2"), SITE), (cache, CACHED), edit=own)
+    layered(client, tar, python, "try:compiled")
+    return "try:compiled"
+
+
+def failing(explanation: str) -> Callable[..., None]:
+    """Return a method of an engine's client that reports an error of the server."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise APIError("500 Server Error", explanation=explanation)
+
+    return fail
+
+
+@pytest.mark.parametrize("loads", [pytest.param(True, marks=pytest.mark.deep), False], ids=["loads", "commits"])
+def test_old_bytecode_is_removed_and_modes_are_kept(
+    vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch, *, loads: bool
+) -> None:
+    """Also in an engine that accepts no single layer, and has to make it of a container."""
+    if not loads:
+        monkeypatch.setattr(docker.APIClient, "load_image", failing("content digest sha256:12 not found"))
+    ran = vpatch("build", "--base", compiled, *ORDER, "--tag", "try:kept")
+
+    assert ran.code == 0, ran.err
+    assert ["its diffID is not reproducible" in note for note in ran.json["notes"]] == [True] * (not loads)
+    old, new = (engine.api.inspect_image(name) for name in (compiled, "try:kept"))
+    assert new["RootFS"]["Layers"] == [*old["RootFS"]["Layers"], ran.json["layer"]["diff_id"]]
+    for key in ("Entrypoint", "Cmd", "Env", "User", "WorkingDir"):
+        assert new["Config"][key] == old["Config"][key]
+    before, after = look(engine, compiled), look(engine, "try:kept")
+    assert before["cached"] == ["arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"]
+    assert after["cached"] == ["other.cpython-311.pyc"]
+    assert before["modes"] == after["modes"] == ["0o100664", 1000, 100, "0o42775", 1000]
+    assert new["Config"]["Labels"]["io.vpatch.overlays"] == after["note"]
+
+
+@pytest.mark.deep
+def test_an_engine_that_accepts_neither(refused: Program, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("load_image", "commit"):
+        monkeypatch.setattr(docker.APIClient, name, failing("Out Of Order\nat line 1"))
+    ran = refused("build", "--base", compiled, *ONE, "--no-test", "--tag", "try:never")
+
+    assert ran.err == "cannot commit: try:compiled: out of order\n"

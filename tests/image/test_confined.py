@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
+import re
 from typing import Any
 
 import docker
 import pytest
 from vpatch.image.engine import containers
-from vpatch.image.engine.containers import ScriptResult
 from vpatch.net.session import size
 
-from tests.conftest import Program, Trees
-from tests.image.registry.images import put_image, tar
-from tests.image.standin import SITE, archive, layered, run_in
+from tests.image.standin import SITE, run_in
 from tests.paths import ROOT
+from tests.tiers import deep
 
 LOOK = """
 import json, os, site, subprocess, sys, tempfile
@@ -64,15 +61,6 @@ except OSError as error:
     print(error.strerror, os.path.exists(sys.argv[2]))
 """
 
-Run = Callable[..., ScriptResult]
-
-
-@pytest.fixture(scope="module")
-def image(client: docker.DockerClient, python: str, slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with an interpreter and vLLM."""
-    tar = archive(tmp_path_factory.mktemp("confined") / "tar", (slim("0.20.2"), SITE))
-    return layered(client, tar, python, "try:confined")
-
 
 def with_volume(image: str, engine: docker.DockerClient, path: str) -> str:
     """Make an image that declares a volume, as `VOLUME` in a Dockerfile does; return its ID."""
@@ -86,13 +74,8 @@ def volumes(engine: docker.DockerClient) -> list[str]:
     return [volume["Name"] for volume in engine.api.volumes()["Volumes"] or ()]
 
 
-@pytest.fixture
-def run(image: str, engine: docker.DockerClient) -> Run:
-    return partial(run_in, engine, image)
-
-
-def test_confinement(run: Run) -> None:
-    ran = run(f"SITE = {SITE!r}\n{LOOK}", "one", "two")
+def test_confinement(base: str, engine: docker.DockerClient) -> None:
+    ran = run_in(engine, base, f"SITE = {SITE!r}\n{LOOK}", "one", "two")
     assert (ran.code, ran.err) == (0, "")
 
     found: dict[str, Any] = json.loads(ran.out)
@@ -106,71 +89,55 @@ def test_confinement(run: Run) -> None:
     assert found["packages"]
 
 
-def test_processes_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "PROCESSES", 40)
-    ran = run(FORKS)
-
-    count, _, why = ran.out.strip().partition(" ")
-    assert why == "Resource temporarily unavailable"
-    assert 10 < int(count) < 40
+FULL = "OSError: [Errno 28] No space left on device\n"
+FILE = "open('/tmp/x', 'wb').write(b'x' * ({} << 20)); print(1)"
+TRACEBACK = '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
 
 
-@pytest.mark.parametrize("code", ["x = b'x' * (300 << 20)", "open('/tmp/x', 'wb').write(b'x' * (90 << 20)); print(1)"])
-def test_memory_has_a_limit_files_below_tmp_included(run: Run, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(containers, "MEMORY", 100 << 20)
-    ran = run(code)
-
-    assert (ran.code, ran.out) == (137, "")
-
-
-@pytest.mark.parametrize("volume", ["", "/tmp", "/var/../tmp/"])  # noqa: S108
-def test_files_below_tmp_have_a_limit(
-    image: str, engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
+@pytest.mark.parametrize(
+    ("limit", "value", "volume", "code", "expected"),
+    [
+        ("PROCESSES", 40, "", FORKS, (0, r"[1-3]\d Resource temporarily unavailable\n", "")),
+        deep("MEMORY", 100 << 20, "", "x = b'x' * (300 << 20)", (137, "", "")),
+        ("MEMORY", 100 << 20, "", FILE.format(90), (137, "", "")),
+        deep("SCRATCH", 10 << 20, "", FILE.format(11), (1, "", FULL)),
+        *(deep("SCRATCH", 10 << 20, at, FILE.format(11), (1, "", FULL)) for at in ("/tmp", "/var/../tmp/")),  # noqa: S108
+        # The answer is the last line.
+        ("LOG", 1 << 20, "", "for _ in range(20_000): print('x' * 100)\nprint('end')", (0, r"(x*\n){,19999}end\n", "")),
+        deep("LOG", 1 << 20, "", TRACEBACK, (1, "", 'File "<string>", line 4, in <module>\nAssertionError: x\n')),
+    ],
+)
+def test_limits_of_a_script(
+    base: str,
+    engine: docker.DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: int,
+    volume: str,
+    code: str,
+    expected: tuple[int, str, str],
 ) -> None:
-    """Also where the image declares a volume."""
-    monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
-    declaring = with_volume(image, engine, volume) if volume else image
-    ran = run_in(engine, declaring, "open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
+    """Those of memory hold for files below /tmp, too, those of files also where the image declares a volume."""
+    monkeypatch.setattr(containers, limit, value)
+    ran = run_in(engine, with_volume(base, engine, volume) if volume else base, code)
 
-    assert ran.code == 1
-    assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
+    assert ran.code == expected[0]
+    assert re.fullmatch(expected[1], ran.out)
+    assert ran.err.endswith(expected[2])
 
 
-@pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
-def test_volumes_of_an_image_are_read_only(image: str, engine: docker.DockerClient, volume: str) -> None:
+@pytest.mark.parametrize(
+    "volume",
+    ["/data/../data", *map(deep, ("/data", "data", f"/{SITE}", "/tmp/x"))],  # noqa: S108
+)
+def test_volumes_of_an_image_are_read_only(base: str, engine: docker.DockerClient, volume: str) -> None:
     """An engine mounts a folder for each, with the image's content, writable without a limit."""
-    declaring = with_volume(image, engine, volume)
+    declaring = with_volume(base, engine, volume)
     before = volumes(engine)
     ran = run_in(engine, declaring, WRITE, volume, f"/{SITE}/vllm/__init__.py")
 
     assert (ran.code, ran.out, ran.err) == (0, "Read-only file system True\n", "")
     assert volumes(engine) == before
-
-
-def test_volumes_that_do_not_match_the_schema(vpatch: Program, registry: str) -> None:
-    put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
-    ran = vpatch("inspect", "--quiet", f"{registry}/confined/volumes:x")
-
-    assert ran.err.endswith(": its config is damaged: config.Volumes is no object\n")
-
-
-def test_output_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is the last line."""
-    monkeypatch.setattr(containers, "LOG", 1 << 20)
-    ran = run("for number in range(100_000): print('x' * 100)\nprint('vpatch: {}')")
-
-    assert ran.code == 0
-    assert len(ran.out) < 2 << 20
-    assert ran.out.endswith("vpatch: {}\n")
-
-
-def test_a_traceback_shows_the_script_alone(run: Run) -> None:
-    code = '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
-    ran = run(code)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("Traceback (most recent call last):\n")
-    assert ran.err.endswith('File "<string>", line 4, in <module>\nAssertionError: x\n')
 
 
 def test_the_documents_state_the_limits() -> None:

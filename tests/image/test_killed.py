@@ -1,14 +1,16 @@
-"""Builds that are interrupted or killed: no tag points to an unfinished image, and no container is left over."""
+"""Builds that are interrupted or killed leave no tag and no container; the tests' own engine ends with them."""
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -17,16 +19,16 @@ from vpatch.image.engine import containers
 from vpatch.image.engine.containers import NAME, REAPER
 
 from tests.image.conftest import Left
-from tests.image.standin import ONE
-from tests.processes import UNWATCHED
-from tests.tiers import deep
+from tests.image.servers import ENGINE
+from tests.image.standin import ONE, archive, libraries
+from tests.needs import need
+from tests.processes import UNWATCHED, ending, processes
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
-WHILE_READING, WHILE_TESTING = "create", "start"
-BUILD = (sys.executable, "-m", "vpatch", "build", *ONE, "--tag", "try:never", "--base")
+READING, TESTING = "create", "start"
+BUILD = (sys.executable, "-m", "vpatch", "build", *ONE, "--tag", "try:killed", "--base")
 
 Events = Callable[..., Iterator[Any]]
-Begin = Callable[[str], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -42,91 +44,103 @@ def events(engine: docker.DockerClient) -> Iterator[Events]:
         yield listen
 
 
-@pytest.fixture
-def under_way(events: Events, base: str) -> Iterator[Begin]:
-    """`under_way("start")`: begin a build, and return its process when the engine did that with a container."""
-    with ExitStack() as started:
-        environment = {**os.environ, **UNWATCHED}
-
-        def start(event: str) -> subprocess.Popen[bytes]:
-            happened = events(event)
-            process = subprocess.Popen(
-                [*BUILD, base], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
-            )
-            started.enter_context(process)
-            started.callback(process.kill)
-            next(happened)
-            return process
-
-        yield start
-
-
+@pytest.mark.deep
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize(
     ("number", "event"),
-    [(signal.SIGINT, WHILE_READING), deep(signal.SIGTERM, WHILE_TESTING)],
+    [
+        (signal.SIGINT, READING),
+        (signal.SIGTERM, TESTING),
+        (signal.SIGKILL, READING),
+        (signal.SIGKILL, TESTING),
+    ],
 )
-def test_interrupted(under_way: Begin, left: Left, event: str, number: int) -> None:
-    before = left()
-    process = under_way(event)
-    os.kill(process.pid, number)
-    _, err = process.communicate(timeout=120)
+def test_a_build_that_ends_at_a_step(
+    engine: docker.DockerClient, base: str, left: Left, events: Events, number: signal.Signals, event: str
+) -> None:
+    before, happened = left(), events(event)
+    with subprocess.Popen(
+        [*BUILD, base], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **UNWATCHED}
+    ) as process:
+        next(happened)
+        gone = events("destroy", "delete")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+    if number == signal.SIGKILL:
+        while left() != before:
+            next(gone)
+    else:
+        assert (process.returncode, err.endswith(b"interrupted\n")) == (130, True)
 
-    assert process.returncode == 130
-    assert err.endswith(b"interrupted\n")
     assert left() == before
-
-
-@pytest.mark.parametrize("event", [deep(WHILE_READING), WHILE_TESTING])
-def test_killed(under_way: Begin, left: Left, events: Events, engine: docker.DockerClient, event: str) -> None:
-    before = left()
-    process = under_way(event)
-    gone = events("destroy", "delete")
-    process.kill()
-    process.wait()
-    while left() != before:
-        next(gone)
-
-    assert not engine.api.images("try:never")
-
-
-def reap(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    """Run the second process's script in this one."""
-    monkeypatch.setattr(containers, "_PAUSE", 0)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(told))
-    monkeypatch.setattr(sys, "argv", ["-c", "mine"])
-    exec(REAPER)  # noqa: S102
+    assert not engine.api.images("try:killed")
 
 
 @pytest.mark.parametrize(("told", "left_over"), [("done\n", True), ("", False)])
-def test_containers_are_removed_unless_the_run_is_done(
-    engine: docker.DockerClient,
-    base: str,
-    left: Left,
-    monkeypatch: pytest.MonkeyPatch,
-    told: str,
-    left_over: bool,  # noqa: FBT001 - a parameter of the test
+def test_the_reaper_removes_what_a_run_left_unless_it_is_done(
+    engine: docker.DockerClient, base: str, left: Left, monkeypatch: pytest.MonkeyPatch, told: str, *, left_over: bool
 ) -> None:
-    before = left()
+    """Containers of this run, and images without a tag; here, the script of the second process runs in this one."""
+    before = left()[0]
     ours, other = (
         engine.api.create_container(base, ["true"], name=f"{NAME}{owner}-1")["Id"] for owner in ("mine", "theirs")
     )
-    reap(monkeypatch, told)
+    images = [
+        engine.api.commit(other, "try" if tag else None, tag, changes=[f"LABEL a={tag}"])["Id"]
+        for tag in ("kept", None)
+    ]
+    monkeypatch.setattr(containers, "_PAUSE", 0)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{image}\n" for image in images) + told))
+    monkeypatch.setattr(sys, "argv", ["-c", "mine"])
+    exec(REAPER)  # noqa: S102
+    there = {one["Id"] for one in engine.api.images(all=True)}
+    remaining = [other, *([ours] if left_over else [])]
 
-    assert sorted(left()[0]) == sorted([*before[0], other, *([ours] if left_over else [])])
-    for container in (other, *([ours] if left_over else [])):
+    assert sorted(left()[0]) == sorted([*before, *remaining])
+    assert [image in there for image in images] == [True, left_over]
+    for container in remaining:
         engine.api.remove_container(container)
-
-
-@pytest.mark.parametrize("tag", ["", "kept"])
-def test_untagged_images_are_removed(
-    engine: docker.DockerClient, base: str, monkeypatch: pytest.MonkeyPatch, tag: str
-) -> None:
-    made = engine.api.create_container(base, ["true"])["Id"]
-    image = engine.api.commit(made, "try" if tag else None, tag or None, changes=["LABEL a=b"])["Id"]
-    engine.api.remove_container(made)
-    reap(monkeypatch, f"{image}\n")
-
-    assert (image in {one["Id"] for one in engine.api.images(all=True)}) is bool(tag)
-    if tag:
+    for image in there & {*images}:
         engine.api.remove_image(image, force=True)
+
+
+TESTS = """
+import sys
+from pathlib import Path
+import docker
+from tests.image.servers import docker_engine
+from tests.image.standin import imported
+folder, tar = map(Path, sys.argv[1:])
+with docker_engine(folder) as address:
+    client = docker.DockerClient(base_url=address)
+    imported(client, tar, "try:sleep")
+    made = client.containers.run("try:sleep", ["infinity"], entrypoint="/bin/sleep", network_mode="none", detach=True,
+        stop_signal="SIGKILL")  # it heeds no other
+    made.reload()
+    print(made.attrs["State"]["Pid"], flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.deep
+def test_the_engine_of_the_tests_ends_with_them(tmp_path: Path) -> None:
+    need(*ENGINE)
+    root = tmp_path / "root"
+    for file in ("/bin/sleep", *libraries("/bin/sleep")):
+        (root / file.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path(file).resolve(), root / file.lstrip("/"))
+    tar, folder = archive(tmp_path / "tar", (root, "")), tmp_path / "e"  # a short name: it is in the paths of sockets
+    folder.mkdir()
+    command = [sys.executable, "-c", TESTS, str(folder), str(tar)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    ) as tests:
+        assert tests.stdout
+        container = int(tests.stdout.readline())
+        servers = processes(str(folder))
+        servers.remove(tests.pid)
+        assert len(servers) >= 3, "the engine, containerd and the container's shim"
+        with ending(container, *servers) as wait:
+            tests.kill()
+            wait()

@@ -11,36 +11,41 @@ from vpatch.installation import how_to_add
 
 from tests.paths import ROOT
 from tests.processes import UNWATCHED
+from tests.tiers import deep
 
 CODE = """
-import sys
+import atexit, sys
+atexit.register(lambda: print(*({*sys.argv[2].split()} & {*sys.modules})))
 sys.modules[sys.argv[1]] = None
 from vpatch.cli import main
-sys.argv[1:] = sys.argv[2:]
+sys.argv[1:] = sys.argv[3:]
 main()
 """
-
-
 ENGINE, REGISTRY = ("--base", "x"), ("--registry", "--base", "localhost:1/x", "--tag", "localhost:1/y")
+ARCH = ("--require-arch", "sm_120")
+
+
+def build(missing: str, spared: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CODE, missing, spared, "build", *arguments]
+    environment = {**os.environ, **UNWATCHED, "DOCKER_HOST": "unix:///nothing"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [
         ("docker", ENGINE),
-        ("elftools", (*ENGINE, "--require-arch", "sm_120")),
-        ("elftools", (*REGISTRY, "--require-arch", "sm_120")),
-        ("jsonschema", (str(ROOT / "images/v0.20.2.toml"),)),
-        ("oras", REGISTRY),
-        ("requests", ENGINE),
-        ("requests", REGISTRY),
-        ("zstandard", REGISTRY),
+        deep("elftools", (*ENGINE, *ARCH)),
+        deep("elftools", (*REGISTRY, *ARCH)),
+        deep("jsonschema", (str(ROOT / "images/v0.20.2.toml"),)),
+        deep("oras", REGISTRY),
+        deep("requests", ENGINE),
+        deep("requests", REGISTRY),
+        deep("zstandard", REGISTRY),
     ],
 )
 def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", CODE, missing, "build", *arguments]
-    environment = {**os.environ, **UNWATCHED}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ran = build(missing, "", *arguments)
 
     assert ran.returncode == 1
     assert ran.stderr.startswith(("cannot work on images: ", "cannot look: "))
@@ -49,12 +54,12 @@ def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "spared"), [(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")]
+    ("arguments", "spared"),
+    [deep(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")],
+    ids=["engine", "registry"],
 )
 def test_imports_only_what_is_needed(arguments: tuple[str, ...], spared: str) -> None:
     """Each import costs at least a tenth of a second."""
-    code = f"import atexit, sys; atexit.register(lambda: print(*({set(spared.split())!r} & sys.modules.keys())))\n"
-    command = [sys.executable, "-c", code + CODE, "nothing", "build", *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={"DOCKER_HOST": "unix:///nothing"})
+    ran = build("nothing", spared, *arguments)
 
     assert (ran.returncode, ran.stdout) == (1, "\n")

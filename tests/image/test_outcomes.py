@@ -1,62 +1,30 @@
-"""The outcomes of scripts that ran inside an image."""
+"""What scripts in an image answered, and the sentences and commands that a build, a test or their help end with."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
 
+import click
 import pytest
+from vpatch.cli.image_outcome import again, of_build, of_failure, of_nowhere, of_test, short
+from vpatch.cli.main import program
+from vpatch.errors import Problem
 from vpatch.image.checks import Check, import_outcomes, outcome
+from vpatch.image.config import Base, NoEngineError, NotHereError
+from vpatch.image.order import Built, Order
+from vpatch.image.patch import Layer
 
 FRAMES = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n    main()\n'
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"
 NOISE = "INFO 11-21 14:51:58 [parallel_state.py:1929] world_size=1\n"
+NO_FILE = "cannot open shared object file: No such file or directory"
+CHAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
-
-def told(one: Check) -> tuple[str, bool | None, str]:
-    return one.name, one.ok, one.because
-
-
-FAILED = {
-    "an assertion": (
-        f"{NOISE}{FRAMES}AssertionError: layers: [] expected, ['0'] found\n",
-        "layers: [] expected, ['0'] found",
-    ),
-    "another error": (f"{FRAMES}ValueError: nothing\n", "ValueError: nothing"),
-    "an error without a message": (f"{FRAMES}KeyboardInterrupt\n", "KeyboardInterrupt"),
-    "of one rank": ("".join(f"[rank0]: {line}\n" for line in f"{FRAMES}AssertionError: wrong".splitlines()), "wrong"),
-    "the last of a chain": (
-        f"{FRAMES}KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
-        f"{FRAMES}AssertionError: wrong\n",
-        "wrong",
-    ),
-    "over several lines": (
-        f"{FRAMES}{PYDANTIC}\n  Value error, no such\n    For further information\n{NOISE}",
-        f"{PYDANTIC} Value error, no such For further information",
-    ),
-    "noise at the end": (
-        f"{FRAMES}AssertionError: wrong\nException ignored in: <function close>\n{FRAMES}TypeError: 'NoneType'\n",
-        "wrong",
-    ),
-    "a module of vLLM": (
-        f"{FRAMES}ModuleNotFoundError: No module named 'vllm._vpatch.tiles'\n",
-        "ModuleNotFoundError: No module named 'vllm._vpatch.tiles'",
-    ),
-    "vLLM itself": (
-        f"{FRAMES}ModuleNotFoundError: No module named 'vllm'\n",
-        "ModuleNotFoundError: No module named 'vllm'",
-    ),
-    "said, not raised": (f"{FRAMES}RuntimeError: No module named 'torch'\n", "RuntimeError: No module named 'torch'"),
-}
-
-
-LACKING = {
-    "torch": f"{FRAMES}ModuleNotFoundError: No module named 'torch'\n",
-    "vllm._C": f"{FRAMES}ModuleNotFoundError: No module named 'vllm._C'\n",
-    "libpthread.so.0": f"{FRAMES}OSError: libpthread.so.0: cannot open shared object file: No such file or directory\n",
-    "libcuda.so.1": f"{FRAMES}ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n",
-}
-
-
+# A probe's exit status and output, whether it passed, and why not.
 PROBES: dict[str, tuple[int | None, str, bool | None, str]] = {
     "passes": (0, NOISE + FRAMES + "ValueError: told on the way\n", True, ""),
     "too long": (None, NOISE, False, "it did not end within 60 s"),
@@ -65,8 +33,36 @@ PROBES: dict[str, tuple[int | None, str, bool | None, str]] = {
     "crashed in a shell": (139, NOISE, False, "it was ended by SIGSEGV"),
     "exits": (3, "", False, "it ended with 3: "),
     "exits with a word": (3, f"{NOISE}no room\n", False, "it ended with 3: no room"),
-    **{name: (1, stderr, False, because) for name, (stderr, because) in FAILED.items()},
-    **{f"lacks {lacks}": (1, stderr, None, f"the image lacks {lacks}") for lacks, stderr in LACKING.items()},
+    "an assertion": (1, f"{NOISE}{FRAMES}AssertionError: layers: [] expected\n", False, "layers: [] expected"),
+    "another error": (1, f"{FRAMES}ValueError: nothing\n", False, "ValueError: nothing"),
+    "an error without a message": (1, f"{FRAMES}KeyboardInterrupt\n", False, "KeyboardInterrupt"),
+    "of one rank": (1, re.sub("(?m)^", "[rank0]: ", f"{FRAMES}AssertionError: wrong"), False, "wrong"),
+    "the last of a chain": (1, f"{FRAMES}KeyError: 'a'\n{CHAIN}{FRAMES}AssertionError: wrong\n", False, "wrong"),
+    "over several lines": (
+        *(1, f"{FRAMES}{PYDANTIC}\n  Value error, no such\n    For further information\n{NOISE}", False),
+        f"{PYDANTIC} Value error, no such For further information",
+    ),
+    "noise at the end": (
+        *(1, f"{FRAMES}AssertionError: wrong\nException ignored in: <function close>\n{FRAMES}TypeError: 'x'\n", False),
+        "wrong",
+    ),
+    **{
+        name: (1, f"{FRAMES}{error}\n", False, error)
+        for name, error in {
+            "a module of vLLM": "ModuleNotFoundError: No module named 'vllm._vpatch.tiles'",
+            "vLLM itself": "ModuleNotFoundError: No module named 'vllm'",
+            "said, not raised": "RuntimeError: No module named 'torch'",
+        }.items()
+    },
+    **{
+        f"lacks {lacks}": (1, f"{FRAMES}{error}\n", None, f"the image lacks {lacks}")
+        for lacks, error in {
+            "torch": "ModuleNotFoundError: No module named 'torch'",
+            "vllm._C": "ModuleNotFoundError: No module named 'vllm._C'",
+            "libpthread.so.0": f"OSError: libpthread.so.0: {NO_FILE}",
+            "libcuda.so.1": f"ImportError: libcuda.so.1: {NO_FILE}",
+        }.items()
+    },
 }
 
 
@@ -74,38 +70,158 @@ PROBES: dict[str, tuple[int | None, str, bool | None, str]] = {
 def test_a_probe(name: str) -> None:
     code, stderr, ok, because = PROBES[name]
 
-    assert told(outcome("hybrid", code, stderr, limit_s=60)) == ("hybrid", ok, because)
+    assert outcome("hybrid", code, stderr, limit_s=60) == Check("hybrid", ok, because)
 
 
-def test_imports() -> None:
-    said = {"vllm.a": {"ok": True, "because": ""}, "vllm.b": {"ok": None, "because": "the image lacks torch"}}
-    stdout = f"vpatch: no\n{NOISE}\nvpatch: {json.dumps(said)}\n"
-
-    assert tuple(map(told, import_outcomes(["vllm.b", "vllm.a"], 0, stdout, NOISE, limit_s=60))) == (
-        ("import vllm.b", None, "the image lacks torch"),
-        ("import vllm.a", True, ""),
-    )
-
-
-NO_ANSWER: dict[str, tuple[int | None, str, str]] = {
-    "killed": (139, "", "it was ended by SIGSEGV"),
-    "too long": (None, "", "it did not end within 60 s"),
-    "no answer": (0, NOISE, f"it did not answer: {NOISE.strip()}"),
+SAID: dict[str, Any] = {
+    "vllm.a": {"ok": True, "because": ""},
+    "vllm.b": {"ok": None, "because": "the image lacks torch"},
 }
+ANSWERED = {name: Check(f"import {name}", **answer) for name, answer in SAID.items()}
+NO_ANSWER = f"it did not answer: {NOISE.strip()}"
 
 
-@pytest.mark.parametrize("answer", ["{", "[" * 200_000, "[]", "{}", '{"vllm.a": 3}', '{"vllm.a": {"ok": true}}'])
-def test_imports_with_an_answer_that_does_not_match(answer: str) -> None:
-    ran = import_outcomes(["vllm.a"], 0, f"vpatch: {answer}\n", NOISE, limit_s=60)
+@pytest.mark.parametrize(
+    ("code", "out", "err", "because"),
+    [
+        (0, f"vpatch: no\n{NOISE}\nvpatch: {json.dumps(SAID)}\n", NOISE, None),
+        *(
+            (0, f"vpatch: {answer}\n", NOISE, NO_ANSWER)
+            for answer in ("{", "[" * 200_000, "[]", "{}", '{"vllm.a": 3}', '{"vllm.a": {"ok": true}}')
+        ),
+        (0, "", NOISE, NO_ANSWER),
+        (139, "", "", "it was ended by SIGSEGV"),
+        (None, "", "", "it did not end within 60 s"),
+    ],
+)
+def test_imports(code: int | None, out: str, err: str, because: str | None) -> None:
+    modules = ["vllm.b", "vllm.a"]
+    expected = [Check(f"import {name}", ok=False, because=because) if because else ANSWERED[name] for name in modules]
 
-    assert [*map(told, ran)] == [("import vllm.a", False, f"it did not answer: {NOISE.strip()}")]
+    assert [*import_outcomes(modules, code, out, err, limit_s=60)] == expected
 
 
-@pytest.mark.parametrize("name", NO_ANSWER)
-def test_imports_without_an_answer(name: str) -> None:
-    code, stderr, because = NO_ANSWER[name]
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+ORDER = Order("vllm/vllm-openai:v0.20.2", tags=("a.io/me/vllm:one", "a.io/me/vllm:two"))
+PASSED, TORCH, CUDA, FAILED = (
+    Check("files", ok=True, because=""),
+    Check("import a", ok=None, because="the image lacks torch"),
+    Check("import b", ok=None, because="the image lacks libcuda.so.1"),
+    Check("record", ok=False, because="vllm/a.py has no true row in RECORD"),
+)
 
-    assert tuple(map(told, import_outcomes(["vllm.a", "vllm.b"], code, "", stderr, limit_s=60))) == (
-        ("import vllm.a", False, because),
-        ("import vllm.b", False, because),
+
+def built(*tests: Check, image: str = DIGEST) -> Built:
+    layer = Layer(bytes(21 * 1024), DIGEST, DIGEST, ())
+    base = Base(ORDER.base, DIGEST, {})
+    return Built(base, image, layer=layer, vllm="0.20.2", tests=tests, applied=("turboquant-tiles",))
+
+
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ((PASSED,), "; 1 test passed. "),
+        ((PASSED, PASSED), "; all 2 tests passed. "),
+        ((PASSED, TORCH, TORCH), "; tests: 1 passed, 2 of 3 not run (the image lacks torch). "),
+        ((PASSED, TORCH, CUDA), "; tests: 1 passed, 2 of 3 not run. "),
+        ((), "; not tested. Test it in containers: `vpatch test a.io/me/vllm:one`."),
+    ],
+)
+def test_what_was_tested(tests: tuple[Check, ...], says: str) -> None:
+    start = "Built a.io/me/vllm:one and a.io/me/vllm:two on vllm/vllm-openai:v0.20.2: 1 overlay applied, 21 KiB added"
+
+    assert f"{of_build(ORDER, built(*tests), registry=False)} ".startswith(start + says)
+
+
+def test_what_failed_or_has_no_tag_yet() -> None:
+    inspect = "a:b: 1 of 2 tests failed: record. What is in it: `vpatch inspect a:b -v`."
+    assert of_test("a:b", (PASSED, FAILED)) == inspect
+
+    failed = replace(built(FAILED, image=""), pushed=f"a.io/me/vllm@{DIGEST}")
+    told = of_build(ORDER, failed, registry=True)
+    left = "Nothing was tagged; a.io/me/vllm@sha256:0123456789ab stays in its registry."
+    assert told.startswith(f"Not built: 1 of 1 test failed: record. {left} To look into it: `vpatch build --base ")
+    assert told.endswith(" --registry --no-test`.")
+
+    told = of_build(replace(ORDER, tags=()), built(PASSED), registry=False)
+    assert told.startswith("Built 0123456789ab (without a name) on vllm/vllm-openai:v0.20.2: ")
+    assert "Name it: `docker tag 0123456789ab NAME`. Run it: `docker run " in told
+
+    order = replace(ORDER, tags=("a.io/one:x", "b.io/two:x", "a.io/one:y"), set_tags=False)
+    told = of_build(order, built(PASSED, image=f"a.io/one@{DIGEST}"), registry=True)
+    assert told.endswith(f"then tag it: `vpatch tag a.io/one@{DIGEST} a.io/one:x a.io/one:y`.")
+
+
+@pytest.mark.parametrize(
+    ("image", "meant", "pull", "says"),
+    [
+        ("a/b:c", "", True, "not here. Build it with `{}:c`, or pull it with `docker pull a/b:c`."),
+        ("a/b:c", "did you mean a/b:d?", False, "not here; did you mean a/b:d? Build it with `{}:c`."),
+        (f"a/b@{DIGEST}", "", False, "not here. Build it with `{}`."),
+    ],
+)
+def test_an_image_that_nobody_has(image: str, meant: str, *, pull: bool, says: str) -> None:
+    failure = NotHereError(Problem("no such image", image, "not here"), meant)
+
+    assert of_nowhere(image, failure, pull=pull) == (
+        f"Nothing to show: {says.format('vpatch build --base IMAGE --tag a/b')}"
     )
+    assert failure.problems[0].cause == ("not here; did you mean a/b:d?" if meant else "not here")
+
+
+def test_without_an_engine() -> None:
+    failure = NoEngineError(Problem("no engine", "docker engine", "x"))
+
+    for order in (replace(ORDER, tests=ORDER.tests | {"gpus"}, push=True), replace(ORDER, path="a.toml", push=True)):
+        _, _, command = of_failure(order, failure, registry=False).partition("Without an engine: ")
+        assert command.endswith(" --registry`."), "which takes neither --push nor --gpus"
+    assert of_failure(replace(ORDER, base=DIGEST), failure, registry=False) == "Nothing was built."
+
+
+def test_a_command_has_all_that_was_asked_for() -> None:
+    order = replace(
+        ORDER,
+        also=("turboquant-tiles",),
+        platform="linux/amd64",
+        python="/opt/my env/bin/python",
+        architectures=("sm_120",),
+        push=True,
+        tests=frozenset(),
+    )
+
+    assert shlex.split(again(order, registry=False).strip("`")) == [
+        *("vpatch", "build", "--base", ORDER.base, "--with", "turboquant-tiles"),
+        *("--tag", "a.io/me/vllm:one", "--tag", "a.io/me/vllm:two", "--require-arch", "sm_120"),
+        *("--platform", "linux/amd64", "--python", "/opt/my env/bin/python", "--push", "--no-test"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("vllm/vllm-openai", "vllm/vllm-openai"),
+        ("localhost:5000/a", "localhost:5000/a"),
+        (f"localhost:5000/a@{DIGEST}", "localhost:5000/a@sha256:0123456789ab"),
+        (f"a/b:c@{DIGEST}", "a/b:c"),
+        (DIGEST, "0123456789ab"),
+    ],
+)
+def test_short_names(image: str, name: str) -> None:
+    assert short(image) == name
+
+
+@pytest.mark.parametrize("name", ["build", "test", "inspect", "tag"])
+def test_the_help_is_short_and_its_examples_parse(name: str) -> None:
+    command = program.get_command(click.Context(program), name)
+    assert command
+    first = str(command.help).partition("\n\n")[0]
+    assert (len(first) <= 60, command.get_short_help_str(60)) == (True, first)
+
+    examples = re.findall(r"^  vpatch (.*)$", str(command.epilog), re.MULTILINE)
+    assert examples
+    for example in examples:
+        called, *arguments = shlex.split(example.partition(" |")[0])
+        assert called == name
+        parent = click.Context(program, **program.context_settings)  # a command keeps its first one's `-h`
+        with command.make_context(name, arguments, parent=parent) as context:
+            assert not context.args

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import docker
 import pytest
+import requests
 
-from tests.conftest import Process, Program, Trees
+from tests.conftest import Program, Trees
 from tests.hybrid import ARG_UTILS, COUNT, HYBRID
 from tests.image.conftest import Left, Small
 from tests.image.standin import BASE, ONE, SITE, archive, layered
@@ -19,6 +20,7 @@ from tests.terminals import on_terminal
 pytestmark = pytest.mark.usefixtures("engine", "base")
 
 TAG = "try:seen"
+BUILD = ("build", *ONE, "--base", BASE)
 NOT_RUN = "5 passed, 3 of 8 not run (the image lacks torch)"
 MANY = ("--overlay", HYBRID, *ONE)
 
@@ -40,9 +42,10 @@ def drifted(engine: docker.DockerClient, slim: Trees, tmp_path: Path, base: str)
     return "try:drifted"
 
 
+@pytest.mark.deep
 def test_phases_are_seen_on_a_terminal_and_leave_no_trace(engine: docker.DockerClient) -> None:
     read, write = os.pipe()
-    seen = on_terminal("build", *ONE, "--base", BASE, "--tag", TAG, stdout=write)
+    seen = on_terminal(*BUILD, "--tag", TAG, stdout=write)
     os.close(write)
     with open(read) as stdout:  # noqa: PTH123 - a pipe
         assert stdout.read() == f"{engine.api.inspect_image(TAG)['Id']}\n"
@@ -59,53 +62,38 @@ def test_phases_are_seen_on_a_terminal_and_leave_no_trace(engine: docker.DockerC
     )
 
 
-def test_a_pipe_gets_no_phase(process: Process, engine_address: str) -> None:
-    ran = process("build", *ONE, "--base", BASE, env={"DOCKER_HOST": engine_address})
-    first, table, outcome = ran.err.splitlines()
-
-    assert (ran.code, first, table) == (0, f"vLLM 0.20.2 in {BASE}", "  turboquant-skip-list  applied")
-    short = ran.out.strip().removeprefix("sha256:")[:12]
-    assert outcome.startswith(f"Built {short} (without a name) on {BASE}: ")
-    assert f"Name it: `docker tag {short} NAME`." in outcome
-
-
-def test_quiet(vpatch: Program) -> None:
-    ran = vpatch("build", *ONE, "--base", BASE, "--quiet")
-
-    assert (ran.code, ran.err) == (0, "")
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}\n", ran.out)
-
-
-def test_verbose_lists_parts_and_tests(vpatch: Program) -> None:
-    err = vpatch("build", *ONE, "--base", BASE, "-v").err
-
-    assert "    order               applied  every change is in place, with its mark\n" in err
-    assert "  passed  record: RECORD is true of them\n" in err
-    assert "  not run import vllm.engine.arg_utils: the image lacks torch\n" in err
-
-
-def test_without_tests(vpatch: Program) -> None:
-    ran = vpatch("build", *ONE, "--base", BASE, "--tag", TAG, "--no-test")
-
-    assert ran.err.endswith(f"; not tested. Test it in containers: `vpatch test {TAG}`.\n")
-
-
-def test_an_image_is_tested_again(vpatch: Program) -> None:
-    assert vpatch("build", *ONE, "--base", BASE, "--tag", TAG, "--no-test").code == 0
+def test_a_build_then_its_tests_then_a_push(
+    vpatch: Program, engine: docker.DockerClient, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    quiet, built = vpatch(*BUILD, "--no-test", "--quiet"), vpatch(*BUILD, "--tag", TAG, "--no-test", "-v")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}\n", quiet.out)
+    assert built.err.startswith(f"vLLM 0.20.2 in {BASE}\n  turboquant-skip-list  applied")
+    assert "    order               applied  every change is in place, with its mark\n" in built.err
+    assert built.err.endswith(f"; not tested. Test it in containers: `vpatch test {TAG}`.\n")
     ran = vpatch("test", TAG)
     first, outcome = ran.err.splitlines()
 
     assert (ran.code, ran.out) == (0, "  passed  5 tests\n  not run 3 tests: the image lacks torch\n")
     assert first.startswith(f"vLLM 0.20.2 in {TAG}, patched by vpatch ")
     assert outcome.startswith(f"Tested {TAG}: {NOT_RUN}. Run it: `docker run ")
-    assert "testing: probe" in on_terminal("test", TAG).raw
-    assert "  passed  compile: 2 modules compile\n" in vpatch("test", TAG, "-v").out
+    assert built.out == quiet.out, "the same files at the same time are the same image"
+
+    shown = vpatch("inspect", TAG, "--json").json
+    assert (shown["image"]["from"], [one["state"] for one in shown["overlays"]]) == ("engine", ["applied"])
+    pushed = vpatch(*BUILD, "--tag", f"{registry}/seen/pushed:x", "--push", "--no-test", "--quiet")
+    assert re.fullmatch(rf"{registry}/seen/pushed@sha256:[0-9a-f]{{64}}\n", pushed.out), pushed.err
+    assert requests.get(f"http://{registry}/v2/seen/pushed/manifests/x", timeout=5).ok
+    engine.api.remove_image(f"{registry}/seen/pushed:x")
 
 
+@pytest.mark.deep
 def test_failed_tests_are_listed_in_full(vpatch: Program, small: Small, python: str, left: Left) -> None:
     small("try:other", ("0.20.2", "usr/lib/python3.12/site-packages"), below=python)  # which it does not import
     before = left()
-    ran = vpatch("build", *ONE, "--base", "try:other", "--tag", "try:never")
+    order = ("build", *ONE, "--base", "try:other", "--tag", "try:never")
+    ran, as_json = vpatch(*order), vpatch(*order, "--json")
 
     failures = [line for line in ran.err.splitlines() if line.startswith("  FAILED  ")]
     assert [line.split(":")[0] for line in failures] == [
@@ -116,10 +104,12 @@ def test_failed_tests_are_listed_in_full(vpatch: Program, small: Small, python: 
     ]
     outcome = ran.err.splitlines()[-1]
     assert outcome.startswith("Not built: 4 of 8 tests failed. Nothing was tagged. To look into it: `vpatch build ")
-    assert (ran.code, ran.out, left()) == (1, "", before)
+    assert (ran.code, ran.out, as_json.json["image"], left()) == (1, "", None, before)
+    assert "  FAILED  interpreter: vllm/" in as_json.err
     assert vpatch(*command_in(outcome)).code == 0, "it is built without its tests"
 
 
+@pytest.mark.deep
 def test_a_refusal_names_the_overlays_that_fit(vpatch: Program, drifted: str, left: Left) -> None:
     before = left()
     ran = vpatch("build", *MANY, "--base", drifted, "--tag", TAG, "--no-test")
@@ -134,17 +124,26 @@ def test_a_refusal_names_the_overlays_that_fit(vpatch: Program, drifted: str, le
     assert vpatch(*again).code == 0
 
 
-def test_a_definition_that_is_refused_is_to_be_changed(vpatch: Program, drifted: str, tmp_path: Path) -> None:
-    file = tmp_path / "one.toml"
-    file.write_text(f'base = "docker.io/library/{drifted}"\ntags = ["a.io/b:c"]\noverlays = ["{HYBRID}", "{ONE[1]}"]\n')
-    ran = vpatch("build", file)
+@pytest.mark.deep
+def test_several_images(vpatch: Program, drifted: str, tmp_path: Path) -> None:
+    for name, base in (("good", BASE), ("bad", f"library/{drifted}")):
+        text = f'base = "docker.io/{base}"\ntags = ["a.io/b:{name}"]\noverlays = ["{HYBRID}", "{ONE[1]}"]\n'
+        (tmp_path / f"{name}.toml").write_text(f'{text}tests = ["files"]\n')
+    bad = tmp_path / "bad.toml"
+    ran, alone = vpatch("build", tmp_path / "good.toml", bad), vpatch("build", bad)
 
-    assert ran.code == 1
-    assert ran.err.endswith(f' To build with the others, write `overlays = ["{ONE[1]}"]` in {file}.\n')
+    assert (ran.code, ran.out.count("\n"), alone.code) == (1, 1, 1)
+    assert "Built a.io/b:good on docker.io/vllm/vllm-openai:v0.20.2: " in ran.err
+    assert f"Nothing was built: {HYBRID} does not fit vLLM 0.20.2." in ran.err
+    assert ran.err.count("drifted: ") == 1
+    last = f"Built 1 of 2 images; bad failed. To try again: `vpatch build {bad}`."
+    assert ran.err.splitlines()[-1] == last
+    assert alone.err.endswith(f' To build with the others, write `overlays = ["{ONE[1]}"]` in {bad}.\n')
 
 
+@pytest.mark.deep
 def test_lacking_architectures_are_told_once(vpatch: Program) -> None:
-    ran = vpatch("build", *ONE, "--base", BASE, "--require-arch", "sm_120", "-v")
+    ran = vpatch(*BUILD, "--require-arch", "sm_120", "-v")
 
     assert ran.code == 1
     assert ran.err.count("_moe_C*.so") == 1
@@ -153,6 +152,7 @@ def test_lacking_architectures_are_told_once(vpatch: Program) -> None:
     assert ran.err.splitlines()[-1] == outcome
 
 
+@pytest.mark.deep
 def test_nothing_to_build(vpatch: Program, small: Small) -> None:
     small("try:merged", ("0.33.0", SITE))
     order = ("build", *ONE, "--base", "try:merged")
@@ -167,40 +167,25 @@ def test_nothing_to_build(vpatch: Program, small: Small) -> None:
     assert outcome == f"Nothing was built: 1 overlay is merged upstream. {name}"
 
 
-def test_several_images(vpatch: Program, drifted: str, tmp_path: Path) -> None:
-    for name, base in (("good", BASE), ("bad", f"library/{drifted}")):
-        text = f'base = "docker.io/{base}"\ntags = ["a.io/b:{name}"]\noverlays = ["{HYBRID}"]\ntests = ["files"]\n'
-        (tmp_path / f"{name}.toml").write_text(text)
-    ran = vpatch("build", tmp_path / "good.toml", tmp_path / "bad.toml")
-
-    assert (ran.code, ran.out.count("\n")) == (1, 1)
-    assert "Built a.io/b:good on docker.io/vllm/vllm-openai:v0.20.2: " in ran.err
-    assert f"Nothing was built: {HYBRID} does not fit vLLM 0.20.2.\n" in ran.err
-    assert ran.err.count("drifted: ") == 1
-    assert (
-        ran.err.splitlines()[-1]
-        == f"Built 1 of 2 images; bad failed. To try again: `vpatch build {tmp_path}/bad.toml`."
-    )
-
-
-GPUS = ["docker engine: could not select device driver", "install the NVIDIA Container Toolkit", "leave out --gpus"]
-
-
-def test_gpus_without_the_nvidia_runtime(vpatch: Program, left: Left) -> None:
+@pytest.mark.parametrize("command", ["build", pytest.param("test", marks=pytest.mark.deep)])
+def test_gpus_without_the_nvidia_runtime(vpatch: Program, left: Left, command: str) -> None:
     """The engine of the tests has none."""
-    assert vpatch("build", *ONE, "--base", BASE, "--tag", TAG, "--no-test").code == 0
+    if command == "test":
+        assert vpatch(*BUILD, "--tag", TAG, "--no-test").code == 0
     before = left()
-    build, test = vpatch("build", *ONE, "--base", BASE, "--gpus"), vpatch("test", TAG, "--gpus")
+    ran = vpatch(*BUILD, "--gpus") if command == "build" else vpatch("test", TAG, "--gpus")
+    again = f"build --base {BASE} {' '.join(ONE)}" if command == "build" else f"test {TAG}"
 
-    for ran in (build, test):
-        assert (ran.code, ran.out) == (1, "")
-        assert "no NVIDIA runtime: " in ran.err
-        assert all(words in ran.err for words in GPUS)
-    assert build.err.endswith(f"Nothing was built. Without GPUs: `vpatch build --base {BASE} {' '.join(ONE)}`.\n")
-    assert test.err.endswith(f"Not tested. Without GPUs: `vpatch test {TAG}`.\n")
+    assert (ran.code, ran.out) == (1, "")
+    assert "no NVIDIA runtime: docker engine: could not select device driver" in ran.err
+    assert "install the NVIDIA Container Toolkit" in ran.err
+    assert ran.err.endswith(
+        f"{'Nothing was built' if command == 'build' else 'Not tested'}. Without GPUs: `vpatch {again}`.\n"
+    )
     assert left() == before
 
 
+@pytest.mark.deep
 def test_inspect_fits_a_terminal(vpatch: Program) -> None:
     assert vpatch("build", "--base", BASE, "--tag", TAG, "--no-test", "--quiet").code == 0
     screen = on_terminal("inspect", TAG).screen
@@ -219,31 +204,26 @@ def test_inspect_fits_a_terminal(vpatch: Program) -> None:
     assert f"added in /{SITE}:" in everything
 
 
-def test_inspect_of_what_nobody_has(vpatch: Program, registry: str) -> None:
+def test_images_that_nobody_has(vpatch: Program, engine: docker.DockerClient, registry: str) -> None:
+    """The nearest tags of this image, else a few of them; of a misspelt image, one that is spelled like it."""
     ran = vpatch("inspect", f"{registry}/no/such:x")
     problem, outcome = ran.err.splitlines()
-
     assert ran.code == 1
     assert problem == f"cannot read: {registry}/no/such:x: no such image: check its name and its tag"
     build = f"`vpatch build --base IMAGE --tag {registry}/no/such:x`"
     assert outcome == f"Nothing to show: the engine does not have it. Build it with {build}."
 
-
-@pytest.mark.parametrize("command", ["inspect", "test"])
-def test_a_tag_that_is_not_in_the_engine(
-    vpatch: Program, engine: docker.DockerClient, registry: str, command: str
-) -> None:
-    """The nearest tags of this image, else a few of them; of a misspelt image, one that is spelled like it."""
-    mine, answers = f"{registry}/me/vllm", {"nope": "latest or {}:v0.20.2", "v0.20.22": "v0.20.2"}
+    mine = f"{registry}/me/vllm"
+    cases = (
+        ("inspect", f"{mine}:nope", f"{mine}:latest or {mine}:v0.20.2"),
+        ("test", f"{mine}:v0.20.22", f"{mine}:v0.20.2"),
+        ("inspect", f"{registry}/me/vlm:latest", f"{mine}:latest"),
+    )
     for tag in ("v0.20.2", "latest"):
         engine.api.tag(BASE, mine, tag)
     try:
-        found = {tag: vpatch(command, f"{mine}:{tag}").err for tag in answers}
-        typo = vpatch(command, f"{registry}/me/vlm:latest").err
+        for command, name, meant in cases:
+            assert f"did you mean {meant}?" in vpatch(command, name).err
     finally:
         for tag in ("v0.20.2", "latest"):
             engine.api.remove_image(f"{mine}:{tag}")
-
-    for tag, answer in answers.items():
-        assert f"did you mean {mine}:{answer.format(mine)}?" in found[tag]
-    assert f"did you mean {mine}:latest?" in typo

@@ -207,8 +207,9 @@ def _tell(built: Built, *, verbose: bool) -> None:
         tell(f"  {line}")
     if read is not None and verbose:
         tell(f"  read {read / _MB:.1f} MB of the base")
+    red = {*outcome.failures(built.tests)}
     for line in outcome.test_lines(built.tests, verbose=verbose, everything=False):
-        tell(line, fg="red" if line.startswith("  FAILED") else None)
+        tell(line, fg="red" if line in red else None)
 
 
 @dataclass(frozen=True, kw_only=True)

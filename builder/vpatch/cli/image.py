@@ -23,6 +23,7 @@ from vpatch.image.order import Order
 from vpatch.image.patch import Provenance, provenance_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
+from vpatch.image.watch import Watch
 from vpatch.manifest import as_json
 
 if TYPE_CHECKING:
@@ -196,11 +197,11 @@ def _find(ref: str, platform: str | None) -> tuple[Base, RemoteImage | None]:
     """
     with extra_required():
         from vpatch.image.engine import engine, resolve
-        from vpatch.image.registry.find import find_image
-        from vpatch.image.registry.image import MissingError
+        from vpatch.image.registry.image import find_image
+        from vpatch.image.registry.repository import MissingError
     try:
         with engine() as client:
-            return resolve(client, ref, platform, pull=False), None
+            return resolve(client, ref, platform, Watch(), pull=False), None
     except Failure as failure:
         if ref.startswith("sha256:"):  # an ID: only an engine knows it
             raise

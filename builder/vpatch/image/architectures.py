@@ -25,7 +25,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from vpatch.errors import Code, Failure, Problem
 from vpatch.image import fatbin
 from vpatch.image.config import Base, extra_required
-from vpatch.image.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
+from vpatch.image.fatbin import Arch, Form, Image, compiling_driver, names, parse_gpu
 from vpatch.image.filesystem import Files, Vllm, read_record
 
 
@@ -43,21 +43,9 @@ class Extension:
         """The images of all fat binaries."""
         return tuple(image for binary in self.binaries for image in binary)
 
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """The architectures that it has machine code for, oldest first: `sm_90a`, `sm_120`."""
-        return names(image for image in self.images if image.kind is Kind.CUBIN)
-
-    @property
-    def ptx(self) -> tuple[str, ...]:
-        """The virtual architectures that it has PTX for, oldest first: `compute_80`."""
-        return names(image for image in self.images if image.kind is Kind.PTX)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON object of the command line's contract."""
-        lists = {"architectures": list(self.architectures), "ptx": list(self.ptx)}
-        problem = self.problem and str(self.problem)
-        return {"name": self.name, **lists, "fat_binaries": len(self.binaries), "problem": problem}
+    def named(self, form: Form) -> tuple[str, ...]:
+        """The architectures that it has machine code (`sm_120`) or PTX (`compute_80`) for, oldest first."""
+        return names(image for image in self.images if image.form is form)
 
 
 @dataclass(frozen=True)
@@ -73,8 +61,18 @@ class Survey:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object of the command line's contract."""
+        extensions = [
+            {
+                "name": one.name,
+                "architectures": list(one.named(Form.CUBIN)),
+                "ptx": list(one.named(Form.PTX)),
+                "fat_binaries": len(one.binaries),
+                "problem": one.problem and str(one.problem),
+            }
+            for one in self.extensions
+        ]
         versions = {key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")}
-        return {**versions, "extensions": [one.as_json() for one in self.extensions]}
+        return {**versions, "extensions": extensions}
 
     def lines(self) -> Iterator[str]:
         """Yield a line of text for each extension with device code, and one for what they need."""
@@ -82,7 +80,7 @@ class Survey:
             if one.problem:
                 yield f"{one.name}: {one.problem.cause}"
             elif one.images:
-                yield f"{one.name}: {', '.join((*one.architectures, *one.ptx))}"
+                yield f"{one.name}: {', '.join((*one.named(Form.CUBIN), *one.named(Form.PTX)))}"
         image = f" (the image says {self.image_cuda})" if self.image_cuda else ""
         more = self.ptx_driver and not self.driver.startswith(self.ptx_driver)
         driver = (self.driver or "unknown") + (f", {self.ptx_driver} where it compiles PTX" if more else "")
@@ -100,8 +98,8 @@ class Level(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How well one file serves a GPU."""
+class Fitness:
+    """How well one file serves a GPU, and why."""
 
     name: str  # or the pattern of a needed file that no file matches
     level: Level
@@ -150,86 +148,94 @@ def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[
         return Support()
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
     found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
-    by_name = {name: verdicts(found, name) for name in architectures}
+    by_name = {name: fitness(found, name) for name in architectures}
     required = {
-        name: [{"name": v.name, "says": v.level.value, "because": v.because} for v in of_all]
+        name: [{"name": one.name, "says": one.level.value, "because": one.because} for one in of_all]
         for name, of_all in by_name.items()
     }
-    served = (f"{name}: {v}" for name, of_all in by_name.items() for v in of_all if v.level is not Level.LACKS)
+    served = (f"{name}: {one}" for name, of_all in by_name.items() for one in of_all if one.level is not Level.LACKS)
     *carried, needs = found.lines()
     lacks = {f"sm_{parse_gpu(name)}": lacking(found, name) for name in architectures}
-    unserved = tuple(name for name, why in lacks.items() if why)
-    problems = tuple(problem for why in lacks.values() for problem in why)
     return Support(
-        problems, unserved, (needs,), (*carried, *served), {"cuda": {**found.as_json(), "required": required}}
+        problems=tuple(problem for why in lacks.values() for problem in why),
+        unserved=tuple(name for name, why in lacks.items() if why),
+        notes=(needs,),
+        details=(*carried, *served),
+        extra={"cuda": {**found.as_json(), "required": required}},
     )
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
     """Survey the shared objects of an image, each a name and a seekable file, with vLLM's METADATA and the `env`."""
-    extensions = tuple(sorted((_read(name, file) for name, file in files), key=lambda one: one.name))
-    isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
+    extensions: list[Extension] = []
+    for name, file in files:
+        try:
+            extensions.append(Extension(name, *fatbin.read(name, file)))
+        except Failure as failure:  # a damaged file matters only if an architecture is required
+            extensions.append(Extension(name, problem=failure.problems[0]))
+    extensions.sort(key=lambda one: one.name)
+    isas = [image.isa for one in extensions for image in one.images if image.form is Form.PTX]
     needed = "\n".join(library for one in extensions for library in one.needed)
     linked = re.findall(r"^libcudart\.so\.(\d{1,3})(?!\d)", needed, re.MULTILINE)
     cuda = fatbin.release_of(isas) or max(linked, key=int, default="")
     image_cuda = env.get("CUDA_VERSION", "")
     driver = fatbin.oldest_driver(cuda or image_cuda)
-    return Survey(extensions, cuda, image_cuda, _torch(metadata or ""), driver, compiling_driver(isas))
+    return Survey(tuple(extensions), cuda, image_cuda, _torch(metadata or ""), driver, compiling_driver(isas))
 
 
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
     """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
-    lacks = [one for one in verdicts(found, arch) if one.level is Level.LACKS]
+    lacks = [one for one in fitness(found, arch) if one.level is Level.LACKS]
     what = f"lacks sm_{parse_gpu(arch)}"
     return tuple(Problem(what, one.name, one.because, code=Code.GPU_UNSERVED) for one in lacks)
 
 
-def verdicts(found: Survey, arch: str) -> tuple[Verdict, ...]:
+def fitness(found: Survey, arch: str) -> tuple[Fitness, ...]:
     """Return how well each file serves the GPU of architecture `arch`, and each needed file that is missing."""
     gpu = parse_gpu(arch)
     needs = {pattern: what for pattern, (what, since) in _NEEDS.items() if since <= gpu}
-    there = [_verdict(one, gpu, needed=any(_matches(need, one.name) for need in needs)) for one in found.extensions]
+    there = [_fitness(one, gpu, needed=any(_matches(need, one.name) for need in needs)) for one in found.extensions]
     missing = [need for need in needs if not any(_matches(need, one.name) for one in found.extensions)]
-    return (*there, *(Verdict(need, Level.LACKS, f"no such file: {needs[need]}") for need in missing))
+    return (*there, *(Fitness(need, Level.LACKS, f"no such file: {needs[need]}") for need in missing))
 
 
-def _verdict(one: Extension, gpu: Arch, *, needed: bool) -> Verdict:
+def _fitness(one: Extension, gpu: Arch, *, needed: bool) -> Fitness:
     if one.problem:
-        return Verdict(one.name, Level.LACKS, one.problem.cause)
+        return Fitness(one.name, Level.LACKS, one.problem.cause)
     if not one.images:
-        return Verdict(one.name, Level.LACKS if needed else Level.NOTHING, "no device code in it")
+        return Fitness(one.name, Level.LACKS if needed else Level.NOTHING, "no device code in it")
     decisive = _decisive(one, gpu)
     worst = max((_best(binary, gpu) for binary in decisive), key=(Level.OK, Level.JIT, Level.LACKS).index)
     if worst is not Level.LACKS:
-        return Verdict(one.name, worst, "; ".join(_reasons(one, gpu)))
+        return Fitness(one.name, worst, "; ".join(_reasons(one, gpu)))
     if not needed and all(image.arch.suffix or image.arch > gpu for image in one.images):
-        return Verdict(one.name, Level.OTHERS, f"for {', '.join(names(one.images))} only")
+        return Fitness(one.name, Level.OTHERS, f"for {', '.join(names(one.images))} only")
     without = [binary for binary in decisive if _best(binary, gpu) is Level.LACKS]
     have = ", ".join(names(image for binary in without for image in binary))
-    return Verdict(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
+    return Fitness(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
 
 
 def _best(binary: tuple[Image, ...], gpu: Arch) -> Level:
-    kinds = {image.kind for image in binary if image.serves(gpu)}
-    return Level.OK if Kind.CUBIN in kinds else Level.JIT if kinds else Level.LACKS
+    kinds = {image.form for image in binary if image.serves(gpu)}
+    return Level.OK if Form.CUBIN in kinds else Level.JIT if kinds else Level.LACKS
 
 
 def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
     # Kernels that every GPU needs are compiled for each architecture of the build, others only for those that use them.
     # So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all kernels of
     # the first sort are among those built for the newest architecture up to the GPU's own.
-    cubins = [image.arch for image in one.images if image.kind is Kind.CUBIN]
+    cubins = [image.arch for image in one.images if image.form is Form.CUBIN]
     plain = [arch for arch in cubins if not arch.suffix] or cubins
     newest = max((arch.number for arch in plain if arch.number <= gpu.number), default=None)
-    built = {(Kind.CUBIN, arch) for arch in plain if arch.number == newest}
-    decisive = [binary for binary in one.binaries if any((image.kind, image.arch) in built for image in binary)]
+    built = {(Form.CUBIN, arch) for arch in plain if arch.number == newest}
+    decisive = [binary for binary in one.binaries if any((image.form, image.arch) in built for image in binary)]
     return decisive or list(one.binaries)
 
 
 def _reasons(one: Extension, gpu: Arch) -> Iterator[str]:
-    for level, kind in ((Level.OK, Kind.CUBIN), (Level.JIT, Kind.PTX)):
+    for level, kind in ((Level.OK, Form.CUBIN), (Level.JIT, Form.PTX)):
         binaries = [binary for binary in one.binaries if _best(binary, gpu) is level]
-        used = [image for binary in binaries for image in binary if image.kind is kind and image.serves(gpu)]
+        used = [image for binary in binaries for image in binary if image.form is kind and image.serves(gpu)]
         if used:
             driver = compiling_driver(image.isa for image in used)
             how = "run" if level is Level.OK else f"by JIT (driver {driver or 'any'})"
@@ -243,13 +249,6 @@ def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
         if (file := files.open(f"{vllm.root}/{path}")) is not None:
             with closing(file):
                 yield path, file
-
-
-def _read(name: str, file: IO[bytes]) -> Extension:
-    try:  # a damaged file matters only if an architecture is required
-        return Extension(name, *fatbin.read(name, file))
-    except Failure as failure:
-        return Extension(name, problem=failure.problems[0])
 
 
 def _torch(metadata: str) -> str:

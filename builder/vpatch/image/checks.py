@@ -32,10 +32,6 @@ class Check:
     ok: bool | None
     because: str
 
-    def __str__(self) -> str:
-        word = "not run" if self.ok is None else "passed" if self.ok else "FAILED"
-        return f"{self.name}: {word}: {self.because}"
-
 
 def failed(tests: Iterable[Check]) -> bool:
     """Whether a test failed; one that was not run did not."""

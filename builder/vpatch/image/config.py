@@ -12,7 +12,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,11 @@ class NoEngineError(Failure):
 
 
 class NotHereError(Failure):
-    """The engine lacks an image."""
+    """The engine lacks an image; `meant` is the question for those that are named like it, "" for none."""
+
+    def __init__(self, problem: Problem, meant: str = "") -> None:
+        super().__init__(replace(problem, cause=f"{problem.cause}; {meant}") if meant else problem)
+        self.cause, self.meant = problem.cause, meant
 
 
 class NoGpusError(Failure):
@@ -166,10 +170,10 @@ def validate(document: object, schema: Schema, wrong: str) -> None:
 
 
 def _revision() -> str:
-    """Return the commit of the checkout that vpatch runs from, empty for an installed package."""
+    # The commit of the checkout that vpatch runs from; empty for an installed package.
     top = Path(__file__).parents[3]
-    command = ["git", "-C", str(top), "rev-parse", "HEAD"]
     with suppress(OSError, subprocess.CalledProcessError):
         if (top / ".git").exists():
+            command = ["git", "-C", str(top), "rev-parse", "HEAD"]
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return ""

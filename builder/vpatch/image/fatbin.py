@@ -65,8 +65,8 @@ class Arch:
         return self.major, self.minor
 
 
-class Kind(Enum):
-    """The type of an image in a fat binary; the value is its number there."""
+class Form(Enum):
+    """The form of an image in a fat binary; the value is its number there."""
 
     PTX = 1
     CUBIN = 2
@@ -77,22 +77,22 @@ class Kind(Enum):
 class Image:
     """One piece of device code: machine code (a cubin), or PTX, which the driver compiles when it loads it."""
 
-    kind: Kind
+    form: Form
     arch: Arch
     isa: tuple[int, int] = (0, 0)  # version of the PTX instruction set
 
     def __str__(self) -> str:
-        return f"{'compute' if self.kind is Kind.PTX else 'sm'}_{self.arch}"
+        return f"{'compute' if self.form is Form.PTX else 'sm'}_{self.arch}"
 
     def serves(self, gpu: Arch) -> bool:
         """Whether this GPU can run it: a cubin directly, PTX once compiled."""
         if self.arch.suffix == "a":
             fits = self.arch.number == gpu.number
-        elif self.arch.suffix == "f" or self.kind is Kind.CUBIN:
+        elif self.arch.suffix == "f" or self.form is Form.CUBIN:
             fits = self.arch.major == gpu.major and self.arch.minor <= gpu.minor
         else:
             fits = self.arch.number <= gpu.number
-        return fits and self.kind is not Kind.OTHER
+        return fits and self.form is not Form.OTHER
 
 
 def names(images: Iterable[Image]) -> tuple[str, ...]:
@@ -182,8 +182,8 @@ def _images(file: IO[bytes], at: int, stop: int) -> Iterator[Image]:
         if header < _ENTRY.size or header + size > stop - at:
             raise ValueError(f"no entry of a fat binary at byte {at}")
         suffix = "".join(letter for flag, letter in _SUFFIXES.items() if flags & flag)
-        known = Kind(kind) if kind in (Kind.PTX.value, Kind.CUBIN.value) else Kind.OTHER
-        yield Image(known, Arch(arch // 10, arch % 10, suffix), (major, minor) if known is Kind.PTX else (0, 0))
+        known = Form(kind) if kind in (Form.PTX.value, Form.CUBIN.value) else Form.OTHER
+        yield Image(known, Arch(arch // 10, arch % 10, suffix), (major, minor) if known is Form.PTX else (0, 0))
         at += header + size
 
 

@@ -22,6 +22,9 @@ from vpatch.image.filesystem import Files, Vllm, read_from
 from vpatch.image.patch import Layer, patch
 from vpatch.image.watch import Watch
 
+# What the patterns of `definition.schema.json` stand for.
+_FORMS = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
+
 
 @dataclass(frozen=True)
 class Order:
@@ -79,21 +82,24 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
     support = check_support(files, vllm, base, order.architectures)
     watch.phase("applying overlays")
     changeset, layer = patch(files, vllm, base, engine, order.python)
-    known: dict[str, Any] = {
-        "unserved": support.unserved,
-        "notes": support.notes,
-        "details": support.details,
-        "extra": support.extra,
-    }
-    built = Built(base, "", changeset.after, layer, f"/{vllm.root}", vllm.version, **known)
+    built = Built(
+        base,
+        verdicts=changeset.after,
+        layer=layer,
+        root=f"/{vllm.root}",
+        vllm=vllm.version,
+        unserved=support.unserved,
+        notes=support.notes,
+        details=support.details,
+        extra=support.extra,
+    )
     named = order.selection.named
-    idle = [v for v in changeset.before if v.id in named and v.state is State.NOT_APPLICABLE]
-    refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
+    idle = [one for one in changeset.before if one.id in named and one.state is State.NOT_APPLICABLE]
+    refusals = [Problem("not applicable", base.ref, f"{one.id}: {one.because}") for one in idle]
     if problems := (*changeset.problems, *refusals, *support.problems):
         fitting: tuple[str, ...] = ()
         if not support.problems:  # another base is needed then
-            unneeded = {verdict.id for verdict in idle}
-            fitting = engine.fitting(partial(read_from, files, vllm), changeset.before, unneeded)
+            fitting = engine.fitting(partial(read_from, files, vllm), changeset.before, {one.id for one in idle})
         return replace(built, layer=None, verdicts=changeset.before, problems=problems, fitting=fitting)
     if layer is None:
         if order.tags and order.set_tags:
@@ -136,16 +142,16 @@ def read_definitions(paths: Sequence[Path]) -> list[Order]:
 
 def check_files(paths: Sequence[Path]) -> None:
     """Raise `UnknownName` with every definition that does not exist, and those that may be meant by its file name."""
-    folders = {Path("images"), *(path.parent for path in paths)}
-    known = sorted(str(path) for folder in folders for path in folder.glob("*.toml"))
+    if not (missing := [path for path in paths if not path.exists()]):
+        return
+    known = sorted(
+        str(path) for folder in {Path("images"), *(one.parent for one in paths)} for path in folder.glob("*.toml")
+    )
 
-    def file_name(path: str) -> str:
-        return Path(path).name.casefold()
+    def meant(path: Path) -> str:
+        return closest(str(path), known, key=lambda one: Path(one).name.casefold()) if known else "no *.toml is there"
 
-    missing = [path for path in paths if not path.exists()]
-    if missing:
-        near = {path: closest(str(path), known, key=file_name) if known else "no *.toml is there" for path in missing}
-        raise UnknownName(*(Problem("no such file", str(path), cause) for path, cause in near.items()))
+    raise UnknownName(*(Problem("no such file", str(path), meant(path)) for path in missing))
 
 
 def _read(path: Path, schema: Any) -> Order:
@@ -154,22 +160,26 @@ def _read(path: Path, schema: Any) -> Order:
             definition = parse_toml(read_regular(path, TOML_BYTES))
     except ValueError as error:
         raise Failure(Problem("bad image definition", str(path), f"not TOML: {error}")) from error
-    errors = sorted(schema.iter_errors(definition), key=lambda error: error.json_path)
-    if errors:
-        raise Failure(*(Problem("bad image definition", str(path), _cause(error)) for error in errors))
-    base = definition["base"] + (f"@{definition['digest']}" if "digest" in definition else "")
-    tests = frozenset(definition.get("tests", ("files", "containers")))
-    lists: dict[str, Any] = {key: tuple(definition.get(key, ())) for key in ("tags", "architectures", "overlays")}
-    lists["also"] = tuple(definition.get("with", ()))
-    return Order(base, definition.get("platform", "linux/amd64"), tests=tests, name=path.stem, path=str(path), **lists)
-
-
-def _cause(error: Any) -> str:
-    where = error.json_path.removeprefix("$").removeprefix(".")
-    if error.validator == "not":
-        return "`overlays` selects exactly these: leave out `with`"
-    if error.validator == "pattern":
-        forms = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
-        form = forms.get(where.partition("[")[0], "registry/repository:tag in full")
-        return f"{where}: {error.instance!r} is not {form}"
-    return f"{where}: {error.message}" if where else str(error.message)
+    problems = []
+    for wrong in sorted(schema.iter_errors(definition), key=lambda wrong: wrong.json_path):
+        where = wrong.json_path.removeprefix("$").removeprefix(".")
+        cause = f"{where}: {wrong.message}" if where else str(wrong.message)
+        if wrong.validator == "not":
+            cause = "`overlays` selects exactly these: leave out `with`"
+        elif wrong.validator == "pattern":
+            form = _FORMS.get(where.partition("[")[0], "registry/repository:tag in full")
+            cause = f"{where}: {wrong.instance!r} is not {form}"
+        problems.append(Problem("bad image definition", str(path), cause))
+    if problems:
+        raise Failure(*problems)
+    return Order(
+        definition["base"] + (f"@{definition['digest']}" if "digest" in definition else ""),
+        platform=definition.get("platform", "linux/amd64"),
+        tags=tuple(definition["tags"]),
+        tests=frozenset(definition.get("tests", ("files", "containers"))),
+        architectures=tuple(definition.get("architectures", ())),
+        overlays=tuple(definition.get("overlays", ())),
+        also=tuple(definition.get("with", ())),
+        name=path.stem,
+        path=str(path),
+    )

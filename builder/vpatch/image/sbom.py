@@ -11,7 +11,6 @@ import re
 import uuid
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -40,22 +39,49 @@ def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> st
     whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
     if later:
         whole.properties.add(Property(name="vpatch:later-layers", value=str(later)))
-    below = _base(image)
+    text = _label(image, "created")
+    try:
+        created = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Failure(Problem("cannot read label", image.ref, f"{OCI}.created is no time: {text}")) from error
+    named, digest = parse(_label(image, "base.name")), image.labels.get(f"{OCI}.base.digest")
+    below = _container("base", _name(named), digest, published=bool(digest))
+    if named.tag:
+        below.properties.add(Property(name="vpatch:tag", value=named.tag))
     vllm = Component(
         name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)
     )
     patcher = _vpatch(provenance, "vpatch")
-    files = {path: _file(f"{provenance.root}/{path}", sums) for path, sums in _sums(image, provenance).items()}
+    files = {
+        path: Component(
+            type=ComponentType.FILE,
+            name=f"{provenance.root}/{path}",
+            bom_ref=f"file:{provenance.root}/{path}",
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums],
+        )
+        for path, sums in _sums(image, provenance).items()
+    }
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{whole.name}@{whole.version}"),
         metadata=BomMetaData(
             component=whole,
-            timestamp=_created(image),
+            timestamp=created,
             tools=ToolRepository(components=[_vpatch(provenance, "tool")]),
         ),
         components=[below, vllm, patcher, *files.values()],
     )
-    overlays = {one["id"]: (one, _overlay(one)) for one in provenance.overlays}
+    overlays = {
+        one["id"]: (
+            one,
+            Component(
+                name=one["id"],
+                bom_ref=f"overlay:{one['id']}",
+                scope=ComponentScope.REQUIRED if one["state"] == "applied" else ComponentScope.EXCLUDED,
+                properties=[Property(name=f"vpatch:{key}", value=one[key]) for key in ("state", "because")],
+            ),
+        )
+        for one in provenance.overlays
+    }
     applied = [(one, overlay) for one, overlay in overlays.values() if one["state"] == "applied"]
     edges = [_edges(whole, [below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
     for one, overlay in applied:
@@ -80,15 +106,6 @@ def _container(ref: str, name: str, version: str | None, *, published: bool) -> 
     return Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref=ref, purl=purl)
 
 
-def _base(image: Base) -> Component:
-    named = parse(_label(image, "base.name"))
-    digest = image.labels.get(f"{OCI}.base.digest")
-    component = _container("base", _name(named), digest, published=bool(digest))
-    if named.tag:
-        component.properties.add(Property(name="vpatch:tag", value=named.tag))
-    return component
-
-
 def _vpatch(provenance: Provenance, ref: str) -> Component:
     """Return vpatch, which made the image and is not in it."""
     return Component(
@@ -101,21 +118,6 @@ def _vpatch(provenance: Provenance, ref: str) -> Component:
     )
 
 
-def _overlay(one: Any) -> Component:
-    about = {"vpatch:state": one["state"], "vpatch:because": one["because"]}
-    return Component(
-        name=one["id"],
-        bom_ref=f"overlay:{one['id']}",
-        scope=ComponentScope.REQUIRED if one["state"] == "applied" else ComponentScope.EXCLUDED,
-        properties=[Property(name=name, value=value) for name, value in about.items()],
-    )
-
-
-def _file(path: str, sums: Iterable[str]) -> Component:
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums]
-    return Component(type=ComponentType.FILE, name=path, bom_ref=f"file:{path}", hashes=hashes)
-
-
 def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:
     """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
     found = {path: list(about.after) for path, about in provenance.files.items()}
@@ -124,14 +126,6 @@ def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:
             raise Failure(Problem("cannot read provenance", image.ref, f"files.{path}.after is no SHA-256"))
     own = f"{provenance.dist_info}/{PROVENANCE}"
     return {**found, own: [hashlib.sha256(provenance.text.encode()).hexdigest()]}
-
-
-def _created(image: Base) -> datetime:
-    text = _label(image, "created")
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Failure(Problem("cannot read label", image.ref, f"{OCI}.created is no time: {text}")) from error
 
 
 def _label(image: Base, name: str) -> str:

@@ -102,7 +102,9 @@ class _Search:
 
     def of_interpreter(self, python: str) -> Iterator[Folders]:
         """Yield the folders of one interpreter, in its order."""
-        if _runs_module(self._image):
+        program, option, *_ = (*self._image.command, "", "")
+        runs_module = re.fullmatch(r"python[\d.]*", posixpath.basename(program)) and option in ("-m", "-c")
+        if runs_module and not self._image.env.get("PYTHONSAFEPATH"):  # it imports from the current folder first
             yield [self._at(self._image.workdir)]
         yield from ([self._at(folder)] for folder in pythonpath(self._image))
         real = self._at(python)
@@ -114,10 +116,10 @@ class _Search:
         settings = self._text(f"{above}/pyvenv.cfg")
         if settings is not None:
             yield from self._of_prefix(self._at(above), minors)
-            said = sites.settings_in(settings)
-            if not sites.imports_from_base(said):
+            chosen = sites.settings_in(settings)
+            if not sites.imports_from_base(chosen):
                 return
-            prefix = self._at(posixpath.dirname(said["home"])) if said.get("home") else prefix
+            prefix = self._at(posixpath.dirname(chosen["home"])) if chosen.get("home") else prefix
         yield from self._with_pth(self._of_user(minors))
         for one in ("usr/local", "usr") if prefix == "usr" else (prefix,):  # Debian's reads both
             yield from self._of_prefix(one, minors)
@@ -190,25 +192,14 @@ class _Search:
         """Yield site folders, then those that their `.pth` files name."""
         sites = [*map(self._at, folders)]
         yield sites
-        for site in sites:
-            for name in sorted(name for name in self._names(site) if name.endswith(".pth")):
-                yield from ([self._at(posixpath.join("/", site, line))] for line in self._lines(f"{site}/{name}"))
-
-    def _lines(self, path: str) -> Iterator[str]:
-        for line in map(str.rstrip, (self._text(path) or "").splitlines()):
-            if line.startswith(_CODE):
-                if "vllm" in line.casefold():
+        for path in (f"{site}/{name}" for site in sites for name in sorted(self._names(site)) if name.endswith(".pth")):
+            for line in map(str.rstrip, (self._text(path) or "").splitlines()):
+                if not line.startswith(_CODE):
+                    if line and not line.startswith("#"):
+                        yield [self._at(posixpath.join("/", posixpath.dirname(path), line))]
+                elif "vllm" in line.casefold():
                     why = f"/{path} runs code that decides it; build with an engine, whose tests ask the interpreter"
                     raise Failure(Problem("which vllm is not known", self._image.ref, why))
-            elif line and not line.startswith("#"):
-                yield line
-
-
-def _runs_module(image: Base) -> bool:
-    """Whether the image's command is an interpreter with `-m` or `-c`, which imports from the current folder first."""
-    program, *options = (*image.command, "")
-    python = re.fullmatch(r"python[\d.]*", posixpath.basename(program))
-    return bool(python) and not image.env.get("PYTHONSAFEPATH") and bool({"-m", "-c"} & set(options[:1]))
 
 
 def _dist_info(files: Files, root: str, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vpatch.image.config import STEP, Base
@@ -26,14 +27,14 @@ class Standing:
 
     def overlays(self, provenance: Provenance) -> list[dict[str, Any]]:
         """Return the label's overlays; the state of those that do not hold is `unknown`."""
-        return [self._now(dict(one)) for one in provenance.overlays]
-
-    def _now(self, one: dict[str, Any]) -> dict[str, Any]:
-        lost = [path for path in one["files"] if path in self.lost]
-        if self.whole and not lost:
-            return one
-        why = f"{lost[0]} {self.lost[lost[0]]}" if lost else "another vLLM is there now"
-        return {**one, "state": "unknown", "because": f"{one['state']} when vpatch built it; {why}", "brief": why}
+        found = []
+        for one in map(dict, provenance.overlays):
+            lost = [path for path in one["files"] if path in self.lost]
+            if lost or not self.whole:
+                why = f"{lost[0]} {self.lost[lost[0]]}" if lost else "another vLLM is there now"
+                one |= {"state": "unknown", "because": f"{one['state']} when vpatch built it; {why}", "brief": why}
+            found.append(one)
+        return found
 
 
 def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
@@ -69,9 +70,7 @@ def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Sta
 
     paths, reading = paths_of(provenance), f"reading {image.ref}"
     watch.phase(reading)
-    files = LayeredFiles(
-        image, lambda entry: entry.path in paths, progress=lambda done, total: watch.phase(reading, done, total)
-    )
+    files = LayeredFiles(image, lambda entry: entry.path in paths, progress=partial(watch.phase, reading))
     files.listed = paths
     return standing(files, image.base, provenance)
 
@@ -79,7 +78,8 @@ def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Sta
 def in_engine(image: Base, provenance: Provenance, watch: Watch) -> Standing:
     """Look at an image in an engine, in containers that are not started."""
     from vpatch.image.engine import engine
-    from vpatch.image.engine.containers import open_files, start_run
+    from vpatch.image.engine.containers import start_run
+    from vpatch.image.engine.files import open_files
 
     watch.phase(f"reading {image.ref}")
     with engine() as client, start_run() as run, open_files(client, image.id, run.name) as files:

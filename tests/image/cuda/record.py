@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,20 +24,31 @@ from typing import Any
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members
 
-from tests.image.cuda.fetching import extensions
-from tests.paths import ROOT
+from tests.paths import CACHE, ROOT
 
 RECORDS = ROOT / "docs/cuda"
 HEADERS = Path(__file__).with_name("headers.json")
 PTX = ".version {isa}\n.target {arch}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
 
 
-def main(tools: Path, releases: list[str]) -> None:
-    """Write the records."""
-    HEADERS.write_text(json.dumps(headers(tools), indent=1) + "\n")
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    for release in releases:
-        (RECORDS / f"{release}.json").write_text(json.dumps(of_release(tools, release), indent=2) + "\n")
+def extensions(release: str, names: Collection[str]) -> dict[str, Path]:
+    """Return compiled files of a release's wheel, fetched once; do not modify them.
+
+    They are larger than what `read_members` accepts, and a caller knows the hash that each must have.
+    """
+    top = CACHE / "extensions" / release
+    if wanted := {name for name in names if not (top / name).exists()}:
+        with open_wheel(find_wheel(release)) as wheel, zipfile.ZipFile(wheel) as archive:
+            infos = [archive.getinfo(name) for name in wanted]
+            wheel.prefetch((one.header_offset, one.header_offset + one.compress_size + 4096) for one in infos)
+            for name in wanted:
+                path = top / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = path.with_suffix(".part")
+                with archive.open(name) as packed, part.open("wb") as file:
+                    shutil.copyfileobj(packed, file, 1 << 20)
+                part.rename(path)
+    return {name: top / name for name in names}
 
 
 def of_release(tools: Path, release: str) -> dict[str, Any]:
@@ -43,17 +57,14 @@ def of_release(tools: Path, release: str) -> dict[str, Any]:
     with open_wheel(wheel) as file:
         (record,) = read_members(file, lambda name: name.endswith(".dist-info/RECORD"))
     rows = [line.rsplit(",", 2) for line in record.data.decode().splitlines()]
-    sums = {name: digest for name, digest, _ in rows if name.endswith(".so")}
+    sums = {name: digest.removeprefix("sha256=") for name, digest, _ in rows if name.endswith(".so")}
+    commands = {"list_elf": "cuobjdump --list-elf FILE", "list_ptx": "cuobjdump --list-ptx FILE"}
     return {
         "wheel": wheel.filename,
         "tool": version(tools / "cuobjdump"),
-        "commands": {
-            "list_elf": "cuobjdump --list-elf FILE",
-            "list_ptx": "cuobjdump --list-ptx FILE",
-            "elf, ptx": "cuobjdump FILE",
-        },
+        "commands": {**commands, "elf, ptx": "cuobjdump FILE"},
         "files": {
-            name: {"sha256": sums[name].removeprefix("sha256="), **listed(tools / "cuobjdump", path)}
+            name: {"sha256": sums[name], **listed(tools / "cuobjdump", path)}
             for name, path in sorted(extensions(release, sums).items())
         },
     }
@@ -61,52 +72,41 @@ def of_release(tools: Path, release: str) -> dict[str, Any]:
 
 def listed(cuobjdump: Path, file: Path) -> dict[str, dict[str, int]]:
     """Count the architectures in the listings, and in the text about each image."""
-    found: dict[str, Counter[str]] = {}
-    for key, extension in (("list_elf", "cubin"), ("list_ptx", "ptx")):
-        text = run(cuobjdump, f"--{key.replace('_', '-')}", file)
-        found[key] = Counter(re.findall(rf"\.(sm_\w+)\.{extension}$", text, re.MULTILINE))
-    text = run(cuobjdump, file)
-    for key in ("elf", "ptx"):
-        found[key] = Counter(re.findall(rf"^Fatbin {key} code:\n=+\narch = (\w+)$", text, re.MULTILINE))
-    return {key: dict(sorted(counts.items())) for key, counts in found.items()}
+    found = {
+        "list_elf": re.findall(r"\.(sm_\w+)\.cubin$", run(cuobjdump, "--list-elf", file), re.MULTILINE),
+        "list_ptx": re.findall(r"\.(sm_\w+)\.ptx$", run(cuobjdump, "--list-ptx", file), re.MULTILINE),
+    }
+    images = re.findall(r"^Fatbin (\w+) code:\n=+\narch = (\w+)$", run(cuobjdump, file), re.MULTILINE)
+    found |= {key: [arch for kind, arch in images if kind == key] for key in ("elf", "ptx")}
+    return {key: dict(sorted(Counter(names).items())) for key, names in found.items()}
 
 
 def headers(tools: Path) -> dict[str, Any]:
     """Return the entry's header for a cubin and for PTX of every architecture, and what `cuobjdump` reports for it."""
-    text = run(tools / "cuobjdump", "--help")
-    archs = sorted(set(re.findall(r"'(sm_\w+)'", text)), key=lambda arch: (len(arch.rstrip("af")), arch))
+    archs = {*re.findall(r"'(sm_\w+)'", run(tools / "cuobjdump", "--help"))}
     isa = "9.4"  # the oldest that knows sm_107
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        images = []
-        for arch in archs:
+        folder, images = Path(name), list[str]()
+        for arch in sorted(archs, key=lambda arch: (len(arch.rstrip("af")), arch)):
             source, cubin = folder / f"{arch}.ptx", folder / f"{arch}.cubin"
             source.write_text(PTX.format(isa=isa, arch=arch))
             run(tools / "ptxas", f"-arch={arch}", source, "-o", cubin)
-            images += [
-                f"--image3=kind=elf,sm={arch[3:]},file={cubin}",
-                f"--image3=kind=ptx,sm={arch[3:]},file={source}",
-            ]
+            files = (("elf", cubin), ("ptx", source))
+            images += [f"--image3=kind={kind},sm={arch[3:]},file={file}" for kind, file in files]
         made = folder / "all.fatbin"
         run(tools / "fatbinary", "-64", "--create", made, *images)
         said = re.findall(r"^Fatbin (\w+) code:\n=+\narch = (\w+)$", run(tools / "cuobjdump", made), re.MULTILINE)
-        return {
-            "tool": version(tools / "fatbinary"),
-            "isa": isa,
-            "entries": {
-                " ".join(words): header.hex() for words, header in zip(said, entries(made.read_bytes()), strict=True)
-            },
-        }
+        found = {" ".join(words): one.hex() for words, one in zip(said, entries(made.read_bytes()), strict=True)}
+    return {"tool": version(tools / "fatbinary"), "isa": isa, "entries": found}
 
 
-def entries(data: bytes) -> list[bytes]:
-    """Return the headers of the entries of one fat binary."""
-    found, at = [], 16
+def entries(data: bytes) -> Iterator[bytes]:
+    """Yield the headers of the entries of one fat binary."""
+    at = 16
     while at < len(data):
         header, size = struct.unpack_from("<IQ", data, at + 4)
-        found.append(data[at : at + header])
+        yield data[at : at + header]
         at += header + size
-    return found
 
 
 def version(tool: Path) -> str:
@@ -124,4 +124,6 @@ def run(*command: str | Path) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    HEADERS.write_text(json.dumps(headers(Path(sys.argv[1])), indent=1) + "\n")
+    for name in sys.argv[2:]:
+        (RECORDS / f"{name}.json").write_text(json.dumps(of_release(Path(sys.argv[1]), name), indent=2) + "\n")

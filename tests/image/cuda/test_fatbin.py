@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.image.fatbin import Arch, Image, Kind, parse_gpu, read
+from vpatch.image.fatbin import Arch, Form, Image, parse_gpu, read
 
 from tests.failures import problem_of
-from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
-from tests.image.cuda.record import HEADERS
+from tests.image.cuda.making import COUNT, HEADERS, box, boxes, elf, entry, extension, without_device_code
+from tests.image.cuda.record import HEADERS as RECORDED
+from tests.tiers import WHOLE
 
 # Code, and the GPUs of those below that it serves.
 GPUS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
@@ -29,20 +30,16 @@ SERVED = {
     "sm_100": "10.0 10.3",
     "sm_100a": "10.0",
     "sm_100f": "10.0 10.3",
-    "sm_103": "10.3",
     "sm_103f": "10.3",
     "sm_120": "12.0 12.1",
     "sm_120a": "12.0",
     "sm_120f": "12.0 12.1",
-    "sm_121": "12.1",
     "sm_121f": "12.1",
     "compute_80": "8.0 8.6 8.9 9.0 10.0 10.3 11.0 12.0 12.1",
     "compute_90": "9.0 10.0 10.3 11.0 12.0 12.1",
     "compute_90a": "9.0",
     "compute_100f": "10.0 10.3",
-    "compute_120": "12.0 12.1",
     "compute_120a": "12.0",
-    "compute_120f": "12.0 12.1",
     "compute_121": "12.1",
 }
 
@@ -50,35 +47,21 @@ SERVED = {
 def image(name: str) -> Image:
     found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
     assert found
-    return Image(Kind.CUBIN if found[1] == "sm" else Kind.PTX, Arch(int(found[2]), int(found[3]), found[4]))
+    return Image(Form.CUBIN if found[1] == "sm" else Form.PTX, Arch(int(found[2]), int(found[3]), found[4]))
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_the_rules_of_the_programming_guide(name: str) -> None:
     assert str(image(name)) == name
     assert [gpu for gpu in GPUS if image(name).serves(parse_gpu(gpu))] == SERVED[name].split()
+    assert not Image(Form.OTHER, image(name).arch).serves(image(name).arch)
 
 
-def test_other_images_serve_no_gpu() -> None:
-    assert not Image(Kind.OTHER, Arch(12, 0)).serves(Arch(12, 0))
-
-
-@pytest.mark.parametrize(("text", "arch"), [("sm_120", Arch(12, 0)), ("12.0", Arch(12, 0)), ("sm_89", Arch(8, 9))])
-def test_parse_gpu(text: str, arch: Arch) -> None:
-    assert parse_gpu(text) == arch
-
-
-@pytest.mark.parametrize(
-    "text", ["5090", "", "sm_", "sm_1", "sm_120a", "compute_120", "12", "12.0.0", "SM_120", "sm_१२०"]
-)
-def test_parse_gpu_refuses_other_text(text: str) -> None:
-    assert (
-        str(problem_of(parse_gpu, text))
-        == f"not a GPU architecture: {text}: it reads like sm_120 or 12.0, which is an RTX 5090"
-    )
-
-
-MADE = json.loads(HEADERS.read_text())
+def test_names_of_gpus() -> None:
+    assert [parse_gpu(text) for text in ("sm_120", "12.0", "sm_89")] == [Arch(12, 0), Arch(12, 0), Arch(8, 9)]
+    for text in ("5090", "", "sm_", "sm_1", "sm_120a", "compute_120", "12", "12.0.0", "SM_120", "sm_१२०"):
+        why = "it reads like sm_120 or 12.0, which is an RTX 5090"
+        assert str(problem_of(parse_gpu, text)) == f"not a GPU architecture: {text}: {why}"
 
 
 def images(data: bytes) -> list[list[str]]:
@@ -86,80 +69,68 @@ def images(data: bytes) -> list[list[str]]:
     return [[str(image) for image in binary] for binary in binaries]
 
 
-def refused(data: bytes) -> str:
-    problem = problem_of(read, "vllm/_C.abi3.so", io.BytesIO(data))
-    assert (problem.what, problem.where) == ("cannot read extension", "vllm/_C.abi3.so")
-    return problem.cause
-
-
 def test_every_architecture_is_read_as_cuobjdump_reads_it() -> None:
-    headers = [bytes.fromhex(header) for header in MADE["entries"].values()]
-    payloads = [bytes(struct.unpack_from("<Q", header, 8)[0]) for header in headers]
-    section = box(b"".join(header + payload for header, payload in zip(headers, payloads, strict=True)))
+    made = json.loads(RECORDED.read_text())
+    headers = [bytes.fromhex(header) for header in made["entries"].values()]
+    section = box(b"".join(header + bytes(struct.unpack_from("<Q", header, 8)[0]) for header in headers))
     (binary,), _ = read("all.so", io.BytesIO(elf({".nv_fatbin": section})))
 
-    kinds = {Kind.CUBIN: "elf", Kind.PTX: "ptx"}
-    said = [f"{kinds[image.kind]} sm_{image.arch}" for image in binary]
-    assert said == list(MADE["entries"])
+    forms = {Form.CUBIN: "elf", Form.PTX: "ptx"}
+    said = [f"{forms[image.form]} sm_{image.arch}" for image in binary]
+    assert said == list(made["entries"])
     assert {"elf sm_120", "elf sm_120a", "elf sm_120f", "ptx sm_90a", "ptx sm_103f"} <= set(said)
-    isa = tuple(map(int, MADE["isa"].split(".")))
-    assert {image.isa for image in binary} == {isa, (0, 0)}
+    assert {image.isa for image in binary} == {tuple(map(int, made["isa"].split("."))), (0, 0)}
 
 
-def test_fat_binaries_in_order_and_libraries() -> None:
-    data = extension("sm_90a sm_120f", "compute_80 sm_80", needed=("libc10.so", "libcudart.so.13"))
-    binaries, needed = read("x.so", io.BytesIO(data))
-
-    assert images(data) == [["sm_90a", "sm_120f"], ["compute_80", "sm_80"]]
-    assert binaries[1][0].isa == (9, 0)
-    assert needed == ("libc10.so", "libcudart.so.13")
+PARTS, NEW, OLD = "__nv_relfatbin", boxes("sm_120"), boxes("sm_75")
 
 
-@pytest.mark.parametrize("zeros", [8, 3 << 20])
-def test_zeros_between_and_behind(zeros: int) -> None:
-    section = boxes("sm_80") + bytes(zeros) + boxes("sm_120") + bytes(zeros)
-
-    assert images(elf({".nv_fatbin": section})) == [["sm_80"], ["sm_120"]]
-
-
-def test_linked_code_goes_before_its_parts() -> None:
-    parts = boxes("sm_75")
-
-    assert images(elf({"__nv_relfatbin": parts})) == [["sm_75"]]
-    assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": boxes("sm_120")})) == [["sm_120"]]
-    assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": b""})) == [["sm_75"]]
-    assert images(elf({"__nv_relfatbin": parts}, empty=[".nv_fatbin"])) == [["sm_75"]]
-
-
-def test_sections_that_a_linker_did_not_merge() -> None:
-    data = elf({".nv_fatbin": boxes("sm_80"), ".nv_fatbix": boxes("sm_120")}).replace(b".nv_fatbix", b".nv_fatbin")
-
-    assert images(data) == [["sm_80"], ["sm_120"]]
-
-
-def test_images_of_other_kinds() -> None:
-    (((image,),), _) = read("x.so", io.BytesIO(elf({".nv_fatbin": box(entry("sm_120", kind=64))})))
-
-    assert image.kind is Kind.OTHER
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (extension("sm_90a sm_120f", "compute_80 sm_80"), [["sm_90a", "sm_120f"], ["compute_80", "sm_80"]]),
+        (elf({".nv_fatbin": OLD + bytes(8) + NEW + bytes(8)}), [["sm_75"], ["sm_120"]]),
+        (elf({".nv_fatbin": OLD + bytes(3 << 20) + NEW + bytes(3 << 20)}), [["sm_75"], ["sm_120"]]),
+        # Linked code goes before its parts.
+        (elf({PARTS: OLD}), [["sm_75"]]),
+        (elf({PARTS: OLD, ".nv_fatbin": NEW}), [["sm_120"]]),
+        (elf({PARTS: OLD, ".nv_fatbin": b""}), [["sm_75"]]),
+        (elf({PARTS: OLD}, empty=[".nv_fatbin"]), [["sm_75"]]),
+        # Sections that a linker did not merge.
+        (elf({".nv_fatbin": OLD, ".nv_fatbix": NEW}).replace(b".nv_fatbix", b".nv_fatbin"), [["sm_75"], ["sm_120"]]),
+        (elf({".nv_fatbin": box(entry("sm_120", kind=64))}), [["sm_120"]]),
+        (without_device_code(), []),
+    ],
+)
+def test_fat_binaries_in_order(data: bytes, expected: list[list[str]]) -> None:
+    assert images(data) == expected
 
 
-def test_little_of_a_temporary_file_is_read() -> None:
-    big = entry("sm_120", bytes(40 << 20))
-    with tempfile.TemporaryFile() as file:
-        file.write(elf({".nv_fatbin": box(big) + box(entry("sm_90a"))}))
-        binaries, _ = read("x.so", file)
-
-    assert len(binaries) == 2
-
-
-def test_a_shared_object_without_device_code() -> None:
-    binaries, needed = read("native.so", io.BytesIO(without_device_code()))
-
-    assert binaries == ()
-    assert "libc.so.6" in needed
+def test_libraries_versions_and_forms() -> None:
+    binaries, needed = read("x.so", io.BytesIO(extension("compute_80 sm_80", needed=("libc10.so", "libcudart.so.13"))))
+    assert ([one.isa for one in binaries[0]], needed) == ([(9, 0), (0, 0)], ("libc10.so", "libcudart.so.13"))
+    assert "libc.so.6" in read("x.so", io.BytesIO(without_device_code()))[1]
+    (((other,),), _) = read("x.so", io.BytesIO(elf({".nv_fatbin": box(entry("sm_120", kind=64))})))
+    assert other.form is Form.OTHER
+    with tempfile.TemporaryFile() as file:  # of which little is read
+        file.write(elf({".nv_fatbin": box(entry("sm_120", bytes(4 << 20))) + box(entry("sm_90a"))}))
+        assert len(read("x.so", file)[0]) == 2
 
 
 GOOD = extension("sm_80 compute_80", "sm_120f")
+
+
+def spoiled(data: bytes, at: int, *values: int) -> bytes:
+    """Return an ELF file with other values of 8 bytes at a place in the headers of its sections, of 64 bytes each."""
+    (headers,) = struct.unpack_from("<Q", data, HEADERS)
+    changed = bytearray(data)
+    struct.pack_into(f"<{len(values)}Q", changed, headers + at, *values)
+    return bytes(changed)
+
+
+TWO = elf({".text": boxes("sm_80"), ".nv_fatbin": boxes("sm_80")})
+CUT = GOOD + b"\0\0\0\x50\xed\x55"  # inside a header
+COUNTLESS = spoiled(GOOD[:COUNT] + bytes(2) + GOOD[COUNT + 2 :], 32, 1 << 60)
 
 
 @pytest.mark.parametrize(
@@ -178,35 +149,19 @@ GOOD = extension("sm_80 compute_80", "sm_120f")
         (elf({".nv_fatbin": box(entry("sm_80") + bytes(24))}), "no entry of a fat binary at byte 152"),
         (elf({".nv_fatbin": box(bytes(64))}), "no entry of a fat binary at byte 80"),
         (elf({".nv_fatbin": box(entry("sm_80")[:-4] + bytes(3))}), "no entry of a fat binary at byte 80"),
+        (
+            spoiled(TWO, 2 * 64 + 24, len(TWO) - 10),
+            f"it is cut short: its device code ends at byte {len(TWO) + 78} of {len(TWO)}",
+        ),
+        (spoiled(CUT, 2 * 64 + 24, len(CUT) - 6, 6), f"it is cut short at byte {len(CUT)}"),
+        (COUNTLESS, f"it says that it has {1 << 60} sections"),
     ],
 )
 def test_damaged_files(data: bytes, cause: str) -> None:
-    assert refused(data).startswith(cause)
+    problem = problem_of(read, "vllm/_C.abi3.so", io.BytesIO(data))
 
-
-def test_cut_short_behind_its_section_headers() -> None:
-    data = bytearray(elf({".text": boxes("sm_80"), ".nv_fatbin": boxes("sm_80")}))
-    (headers,) = struct.unpack_from("<Q", data, 40)
-    struct.pack_into("<Q", data, headers + 2 * 64 + 24, len(data) - 10)
-
-    assert refused(bytes(data)) == f"it is cut short: its device code ends at byte {len(data) + 78} of {len(data)}"
-
-
-def test_cut_short_inside_a_header() -> None:
-    data = bytearray(GOOD + b"\0\0\0\x50\xed\x55")
-    (headers,) = struct.unpack_from("<Q", data, 40)
-    struct.pack_into("<QQ", data, headers + 2 * 64 + 24, len(data) - 6, 6)
-
-    assert refused(bytes(data)) == f"it is cut short at byte {len(data)}"
-
-
-def test_more_sections_than_there_can_be() -> None:
-    data = bytearray(GOOD)
-    (headers,) = struct.unpack_from("<Q", data, 40)
-    struct.pack_into("<H", data, 60, 0)
-    struct.pack_into("<Q", data, headers + 32, 1 << 60)
-
-    assert refused(bytes(data)) == f"it says that it has {1 << 60} sections"
+    assert (problem.what, problem.where) == ("cannot read extension", "vllm/_C.abi3.so")
+    assert problem.cause.startswith(cause)
 
 
 def outcome(data: bytes) -> str:
@@ -217,7 +172,7 @@ def outcome(data: bytes) -> str:
     return "read"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000 if WHOLE else 40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(GOOD)))
 def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> None:
     data = bytearray(GOOD)
@@ -227,7 +182,7 @@ def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> No
     assert {outcome(bytes(data)), outcome(bytes(data[:length]))} <= {"read", "cannot read extension"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=1000 if WHOLE else 20, deadline=None)
 @given(st.binary(min_size=1, max_size=400).filter(any))
 def test_noise_after_a_fat_binary(noise: bytes) -> None:
     assert outcome(elf({".nv_fatbin": boxes("sm_80") + noise})) == "cannot read extension"

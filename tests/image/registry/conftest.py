@@ -81,12 +81,12 @@ def layers(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]
 
 @pytest.fixture(scope="session")
 def remote(
-    registry: str, layers: list[bytes], interpreter: Path, pristine: Trees, tmp_path_factory: pytest.TempPathFactory
+    registry: str, layers: list[bytes], interpreter: Path, sources: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Base:
-    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it can run."""
+    """The base with an interpreter in its lowest layer, so that it can run."""
     folder = tmp_path_factory.mktemp("remote")
     lowest = archive(folder / "0.tar", (interpreter, "")).read_bytes()
-    vllm = archive(folder / "1.tar", *parents(folder), (pristine("0.20.2"), SITE)).read_bytes()
+    vllm = archive(folder / "1.tar", *parents(folder), (sources, SITE)).read_bytes()
     return put_base(registry, [lowest, vllm, layers[2]])
 
 

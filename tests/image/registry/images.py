@@ -8,7 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,14 @@ class Built:
     digest: str
     manifest: dict[str, Any]
     config: dict[str, Any]
-    blobs: list[bytes] = field(default_factory=list)
 
 
-def put_blob(host: str, repository: str, data: bytes, name: str | None = None, **options: Any) -> str:
+def put_blob(host: str, repository: str, data: bytes, **options: Any) -> str:
     """Push a blob, under its digest."""
     begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
     assert begun.status_code == 202, begun.text
-    place = begun.headers["Location"]
-    query = {"digest": name or digest(data)}
-    sent = requests.put(place, params=query, data=data, timeout=20, **options)
+    query = {"digest": digest(data)}
+    sent = requests.put(begun.headers["Location"], params=query, data=data, timeout=20, **options)
     assert sent.status_code == 201, sent.text
     return digest(data)
 
@@ -129,10 +127,8 @@ def put_image(
 ) -> Built:
     """Push an image of these tars; `manifest` and `settings` override its manifest and its config."""
     kind, config_kind, layer_kind, _ = TYPES[flavour]
-    system, _, machine = platform.partition("/")
     config: dict[str, Any] = {
-        "architecture": machine,
-        "os": system,
+        **dict(zip(("os", "architecture"), platform.split("/"), strict=True)),
         "config": {"Env": ["PATH=/usr/bin", "EMPTY="], "Labels": {"a": "b"}},
         "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in layers]},
         "history": list(history) if history is not None else [{"created_by": "RUN x # buildkit"} for _ in layers],
@@ -149,7 +145,7 @@ def put_image(
         "layers": [{"mediaType": layer_kind, "size": len(blob), "digest": digest(blob)} for blob in blobs],
         **(manifest or {}),
     }
-    return Built(put_manifest(host, repository, tag, body, **options), body, config, blobs)
+    return Built(put_manifest(host, repository, tag, body, **options), body, config)
 
 
 def opened(name: str, platform: str = "linux/amd64") -> RemoteImage:
@@ -170,13 +166,9 @@ def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built],
     """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
-        system, _, machine = platform.partition("/")
-        entries.append({
-            "mediaType": image.manifest["mediaType"],
-            "size": len(json.dumps(image.manifest)),
-            "digest": image.digest,
-            "platform": {"os": system, "architecture": machine},
-        })  # fmt: skip
+        about = {"mediaType": image.manifest["mediaType"], "size": len(json.dumps(image.manifest))}
+        of = dict(zip(("os", "architecture"), platform.split("/"), strict=True))
+        entries.append({**about, "digest": image.digest, "platform": of})
     body = {"schemaVersion": 2, "mediaType": TYPES[flavour][3], "manifests": entries}
     return put_manifest(host, repository, tag, body)
 

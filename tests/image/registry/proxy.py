@@ -54,8 +54,7 @@ class Proxy:
     """The state of the server: `faults` to inject, requests `asked`, and who may do what."""
 
     def __init__(self, behind: str) -> None:
-        self.behind = behind
-        self.host = ""
+        self.behind, self.host = behind, ""
         self.faults: list[Fault] = []
         self.asked: list[Asked] = []
         self.wants_tokens = False
@@ -99,11 +98,6 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.handle_any()
-
-    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the library's names
-
-    def handle_any(self) -> None:
         self.seen = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         self.proxy.asked.append(self.seen)
         fault = self.proxy.fault(self.command, self.path)
@@ -126,6 +120,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(401, b"{}", {"WWW-Authenticate": challenge})
         else:
             self.pass_on(fault)
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the library's names
 
     def swallow(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -14,7 +14,6 @@ from tests.image.cuda.making import extension
 from tests.image.registry.conftest import Refused
 from tests.image.registry.images import Base, parents, put_base
 from tests.image.standin import ONE, SITE, archive
-from tests.tiers import deep
 
 FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
 
@@ -36,9 +35,8 @@ def compiled(registry: str, layers: list[bytes], slim: Trees, tmp_path: Path) ->
     return make
 
 
-@pytest.mark.parametrize(
-    "way", [(), deep(("--registry", "--tag", "HOST/compiled/patched:x"))], ids=["engine", "registry"]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
 @pytest.mark.usefixtures("engine")
 def test_the_extensions_decide(
     vpatch: Program, refused: Program, registry: str, compiled: Callable[[str], Base], way: tuple[str, ...]
@@ -62,10 +60,3 @@ def test_a_base_without_extensions(refused_on: Refused, registry: str, layers: l
     ran = refused_on(base.name, "--require-arch", "12.0", "--json")
 
     assert "vllm/_C*.so" in {problem["file"] for problem in ran.json["problems"]}
-
-
-def test_an_invalid_architecture(vpatch: Program) -> None:
-    ran = vpatch("build", "--base", "x", "--require-arch", "5090")
-
-    assert ran.code == 2
-    assert ran.err.startswith("not a GPU architecture: 5090: it reads like sm_120 or 12.0")

@@ -1,11 +1,11 @@
-"""`vpatch build --registry`: the same layer as with an engine, reading only the layers that hold vLLM."""
+"""`vpatch build --registry`: the same layer as with an engine, reading only the layers that hold vLLM; then `tag`."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import docker
 import pytest
@@ -16,31 +16,45 @@ from tests.conftest import Process, Program, Ran
 from tests.image.registry.conftest import Refused
 from tests.image.registry.images import Base, build, put_base, put_image, put_index, tar
 from tests.image.registry.proxy import Proxy
-from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE, run_in
-from tests.processes import UNWATCHED
+from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE
+from tests.terminals import on_terminal
 from tests.tiers import deep
 
 
 @pytest.fixture(scope="module")
-def built(process: Process, registry: str, remote: Base) -> Ran:
-    """An image with all default overlays."""
-    return process(
-        "build", "--registry", "--base", remote.name, "--tag", f"{registry}/me/patched:one", "--json", env=UNWATCHED
-    )
+def base(registry: str, layers: list[bytes]) -> Base:
+    return put_base(registry, layers, "me/base:x")
 
 
-def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
-    assert built.code == 0, built.err
-    _, vllm, copied = remote.built.manifest["layers"]
+@pytest.fixture(scope="module")
+def built(child: Process, registry: str, base: Base) -> Ran:
+    """An image with one overlay."""
+    ran = child("build", "--registry", "--base", base.name, *ONE, "--tag", f"{registry}/me/patched:one", "--json")
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def commands_in(text: str) -> list[list[str]]:
+    return [shlex.split(found) for found in re.findall(r"`vpatch ([^`]*)`", text)]
+
+
+def test_reads_the_one_layer_that_holds_vllm(built: Ran, base: Base) -> None:
+    _, vllm, copied = base.built.manifest["layers"]
+    tests = {test["name"]: test for test in built.json["tests"]}
 
     assert built.json["layers_read"] == [copied["digest"], vllm["digest"]], "the small one is not worth a guess"
     assert built.json["bytes_read"] == vllm["size"] + copied["size"]
     assert built.json["bytes_sent"] < 400_000
+    assert [tests[name]["ok"] for name in ("files", "compile", "bytecode", "record")] == [True] * 4
+    assert tests["interpreter"] == {"name": "interpreter", "ok": None, "because": "needs a container"}
+    assert tests["probe turboquant_skip_list"]["ok"] is None
 
 
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("only", [ONE, deep(())], ids=["one", "all"])
-def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: str, only: tuple[str, ...]) -> None:
+@pytest.mark.deep
+@pytest.mark.parametrize("only", [ONE, ()], ids=["one", "all"])
+def test_the_layer_equals_the_engines(
+    vpatch: Program, engine: docker.DockerClient, remote: Base, registry: str, only: tuple[str, ...]
+) -> None:
     order = ("build", "--base", remote.name, *only, "--json", "--tag")
     without = vpatch(*order, f"{registry}/me/alone:one", "--registry")
     with_engine = vpatch(*order, f"{registry}/me/engine:one", "--push", "--no-test")
@@ -48,58 +62,37 @@ def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: s
     assert (without.code, with_engine.code) == (0, 0), with_engine.err
     assert with_engine.json["layer"] == without.json["layer"]
     assert with_engine.json["base"]["digest"] == without.json["base"]["digest"] == remote.built.digest
-    # Pushed by the engine, pulled by digest, run.
-    assert re.fullmatch(rf"{registry}/me/engine@sha256:[0-9a-f]{{64}}", with_engine.json["image"]["ref"])
-    assert vpatch("test", with_engine.json["image"]["ref"]).code == 0
-    for name in ("alone", "engine"):
+    for name, built in (("alone", without), ("engine", with_engine)):
+        image = built.json["image"]["ref"]
+        assert re.fullmatch(rf"{registry}/me/{name}@sha256:[0-9a-f]{{64}}", image)
         assert requests.get(f"http://{registry}/v2/me/{name}/manifests/one", timeout=5).ok
+        tested = vpatch("test", image, "--json")  # it is pulled by digest, and runs
+        assert tested.code == 0, tested.err
+        assert {test["name"]: test["ok"] for test in tested.json["tests"]}["interpreter"]
+        config = engine.api.inspect_image(image)["Config"]
+        assert (config["Entrypoint"], config["Env"]) == (ENTRYPOINT, CONFIG["Env"])
 
 
-def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
-    image = built.json["image"]["ref"]
-    engine.images.pull(image)
-    ran = run_in(engine, image, "import importlib.util as u; print(u.find_spec('vllm'))")
-    config = engine.api.inspect_image(image)["Config"]
-
-    assert SITE in ran.out
-    assert (config["Entrypoint"], config["Env"]) == (ENTRYPOINT, CONFIG["Env"])
-    tested = vpatch("test", image, "--json")
-    assert tested.code == 0, tested.err
-    outcomes = {test["name"]: test["ok"] for test in tested.json["tests"]}
-    assert outcomes["files"] is outcomes["interpreter"] is True
-
-
-def test_tests_that_need_a_container_are_not_run(built: Ran) -> None:
-    outcomes = {test["name"]: test for test in built.json["tests"]}
-
-    assert [outcomes[name]["ok"] for name in ("files", "compile", "bytecode", "record")] == [True] * 4
-    assert outcomes["interpreter"] == {"name": "interpreter", "ok": None, "because": "needs a container"}
-    assert outcomes["probe turboquant_hybrid"]["ok"] is None
-
-
-def test_inspect_without_a_pull(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
-    image = built.json["image"]["ref"].replace("@", ":one@")
-    told = vpatch("inspect", image, "--json")
+@pytest.mark.usefixtures("engine")
+def test_inspect_without_a_pull(built: Ran, vpatch: Program) -> None:
+    told = vpatch("inspect", built.json["image"]["ref"].replace("@", ":one@"), "--json")
 
     assert told.code == 0, told.err
     assert told.json["image"]["from"] in ("registry", "engine")
     assert told.json["base"]["digest"] == built.json["base"]["digest"]
-    assert {one["id"]: one["state"] for one in told.json["overlays"]}["turboquant-hybrid"] == "applied"
+    assert [(one["id"], one["state"]) for one in told.json["overlays"]] == [(ONE[1], "applied")]
     assert all({"before", "after"} == hashes.keys() for hashes in told.json["files"].values())
 
 
-@pytest.mark.parametrize("flavour", ["docker", "oci"])
+@pytest.mark.parametrize("flavour", [deep("docker"), "oci"])
 def test_annotations_and_labels(
-    vpatch: Program, registry: str, layers: list[bytes], flavour: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    vpatch: Program, registry: str, layers: list[bytes], flavour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nothing")
     base = put_base(registry, layers, f"kinds/{flavour}:x", flavour=flavour)
     ran = build(vpatch, base.name, "--tag", f"{registry}/kinds/patched-{flavour}:x", "--json")
-    manifest = requests.get(
-        f"http://{registry}/v2/kinds/patched-{flavour}/manifests/x",
-        headers={"Accept": base.built.manifest["mediaType"]},
-        timeout=5,
-    ).json()
+    place, accept = f"http://{registry}/v2/kinds/patched-{flavour}/manifests/x", base.built.manifest["mediaType"]
+    manifest = requests.get(place, headers={"Accept": accept}, timeout=5).json()
     labels = vpatch("inspect", ran.json["image"]["ref"], "--json").json["labels"]
 
     assert manifest["mediaType"] == base.built.manifest["mediaType"]
@@ -112,17 +105,104 @@ def test_annotations_and_labels(
         assert json.loads(manifest["annotations"]["io.vpatch.overlays"])["vllm"] == "0.20.2"
 
 
-def test_the_tag_comes_last(vpatch: Program, proxy: Proxy, layers: list[bytes]) -> None:
-    put_base(proxy.behind, layers, "last/base:x")
-    ran = build(vpatch, f"{proxy.host}/last/base:x", "--tag", f"{proxy.host}/last/patched:one")
+def test_untagged_then_tagged_then_nothing_to_do(
+    vpatch: Program, proxy: Proxy, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
+) -> None:
+    """An image is read again before its tag is set, or before the next commands are told to test and tag it."""
+    base, target = f"{proxy.host}/next/base:x", f"{proxy.host}/next/patched"
+    put_base(proxy.behind, layers, "next/base:x")
+    ran = build(vpatch, base, "--tag", f"{target}:one", "--untagged")
+    image, outcome = ran.out.strip(), ran.err.splitlines()[-1]
+    digest = image.rpartition("@")[2]
 
-    assert ran.code == 0, ran.err
+    assert outcome.startswith(f"Pushed without a tag, built on {base}: 1 overlay applied, ")
+    assert "; tests: 4 passed, 4 of 8 not run (needs a container). " in outcome
     puts = [asked.path for asked in proxy.asked if asked.method == "PUT" and "/manifests/" in asked.path]
-    assert re.fullmatch(r"/v2/last/patched/manifests/sha256:[0-9a-f]{64}", puts[0])
-    assert puts[1:] == ["/v2/last/patched/manifests/one"]
-    digest = puts[0].rpartition("/")[2]
-    between = [asked.path for asked in proxy.asked if asked.method == "GET"]
-    assert any(path.endswith(digest) for path in between), "what was pushed is read again"
+    assert (image, puts) == (f"{target}@{digest}", [f"/v2/next/patched/manifests/{digest}"])
+    assert proxy.count("GET", digest) > 0, "what was pushed is read again"
+    assert nothing_is_tagged("next/patched")
+    test, tag_it = commands_in(outcome)
+    assert (test, tag_it) == (["test", image], ["tag", image, f"{target}:one"])
+    tagged, two = vpatch(*tag_it), vpatch(*tag_it, f"{target}:two", "--json")
+    short = image[: image.index(":", image.index("@")) + 13]
+    assert (tagged.code, tagged.out) == (0, "")
+    assert tagged.err.startswith(f"Tagged {short} as {target}:one. Run it: `docker run ")
+    assert (two.code, two.json["changed"]) == (0, [f"{target}:one", f"{target}:two"])
+    assert two.json["image"] == {"ref": image, "digest": digest}
+    assert requests.get(f"http://{proxy.behind}/v2/next/patched/manifests/two", timeout=5).ok
+
+    again = build(vpatch, image, "--tag", f"{target}:three")
+    assert (again.code, "nothing to build: " in again.err) == (1, True), "it was asked for a tag"
+    untagged = build(vpatch, image, "--tag", f"{target}:three", "--untagged")
+    assert (untagged.code, untagged.out.strip()) == (0, image)
+
+
+@pytest.mark.deep
+def test_phases_on_a_terminal(registry: str, second_registry: str, layers: list[bytes]) -> None:
+    base = put_base(registry, layers, "phases/base:x").name
+    target = f"{second_registry}/phases/patched"
+    seen = on_terminal("build", "--registry", *ONE, "--base", base, "--tag", f"{target}:one", columns=120)
+
+    assert seen.code == 0
+    for phase in (f"reading {base}", "applying overlays", f"pushing to {target}", f"testing: files of {target}"):
+        assert phase in seen.raw
+    assert f"tagging {target}:one" in seen.raw
+    assert re.search(r"pushing to \S+ .*4\.\d MB", seen.raw), "the base's layers are copied"
+    first, table, image, *outcome = seen.screen
+    assert (first, table) == (f"vLLM 0.20.2 in {base}", "  turboquant-skip-list  applied")
+    assert image.startswith(f"{target}@sha256:")
+    assert outcome[0].startswith(f"Built and pushed {target}:one on {base}: 1 overlay applied, ")
+    assert outcome[-1].endswith(f"`vpatch test {target}:one`.")
+
+
+def test_a_tag_that_fails_is_to_be_set_again(vpatch: Program, proxy: Proxy, layers: list[bytes]) -> None:
+    put_base(proxy.behind, layers, "again/base:x")
+    target = f"{proxy.host}/again/patched"
+    proxy.fail("PUT", "/manifests/one", status=500)
+    ran = build(vpatch, f"{proxy.host}/again/base:x", "--tag", f"{target}:one")
+    problem, outcome = ran.err.splitlines()[-2:]
+
+    assert (ran.code, ran.out) == (1, "")
+    assert problem.startswith(f"cannot tag: {target}:one: ")
+    assert outcome.startswith(f"Pushed, but not tagged: {target}@sha256:")
+    (again,) = commands_in(outcome)
+    assert again[-1] == f"{target}:one"
+
+    failed = vpatch(*again, f"{target}:two")
+    assert (failed.code, commands_in(failed.err)) == (1, [[*again, f"{target}:two"]])
+    proxy.faults.clear()
+    assert vpatch(*again).code == 0
+    assert requests.get(f"http://{proxy.behind}/v2/again/patched/manifests/one", timeout=5).ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("HOST/a/b:c", "HOST/a/b:d"), "HOST/a/b:c has no digest"),
+        ((f"HOST/a/b@sha256:{'0' * 64}", "HOST/a/other:d"), "HOST/a/other:d is no tag of HOST/a/b"),
+    ],
+)
+def test_tags_without_a_digest(vpatch: Program, registry: str, arguments: tuple[str, ...], says: str) -> None:
+    ran = vpatch("tag", *(argument.replace("HOST", registry) for argument in arguments))
+
+    assert ran.code == 2
+    assert says.replace("HOST", registry) in ran.err
+
+
+@pytest.mark.deep
+def test_the_platform_is_chosen_from_an_index(vpatch: Program, registry: str, layers: list[bytes]) -> None:
+    images = {
+        name: put_base(registry, layers, "many/base:" + name[6:], platform=name)
+        for name in ("linux/amd64", "linux/arm64")
+    }
+    put_index(registry, "many/base", "all", {name: base.built for name, base in images.items()})
+    order = (f"{registry}/many/base:all", "--tag", f"{registry}/many/patched:one", "--platform")
+
+    for name, base in images.items():
+        ran = build(vpatch, *order, name, "--json")
+        assert (ran.code, ran.json["base"]["digest"]) == (0, base.built.digest)
+    ran = build(vpatch, *order, "linux/s390x")
+    assert (ran.code, "linux/amd64" in ran.err) == (1, True)
 
 
 def test_an_image_that_fails_a_check_gets_no_tag(
@@ -142,9 +222,9 @@ OTHER = "vllm-0.21.0.dist-info/RECORD"
 @pytest.mark.parametrize(
     ("at", "settings"),
     [
-        ("root/.local/lib/python3.12/site-packages", {}),
-        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=src"], "WorkingDir": "/app"}),  # type: ignore[misc]
-        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=/link"], "WorkingDir": "/app"}),  # type: ignore[misc]
+        deep("root/.local/lib/python3.12/site-packages", {}),
+        deep("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=src"], "WorkingDir": "/app"}),
+        ("app/src", {"Env": [*CONFIG["Env"], "PYTHONPATH=/link"], "WorkingDir": "/app"}),
     ],
     ids=["user", "relative", "link"],
 )
@@ -162,56 +242,20 @@ def test_another_vllm_that_the_image_imports_first(
     assert {f"/{at}/vllm", f"/{SITE}/vllm"} <= set(re.split(r"[ :]+", ran.err))
 
 
-def test_pushed_by_digest_and_tagged_afterwards(
-    vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
-) -> None:
-    target, base = f"{registry}/later/patched", put_base(registry, layers, "later/base:x")
-    image = build(vpatch, base.name, "--tag", f"{target}:one", "--untagged").out.strip()
-    assert image.startswith(f"{target}@sha256:")
-    assert nothing_is_tagged("later/patched")
+@pytest.mark.usefixtures("engine")
+def test_a_tag_that_is_not_there(vpatch: Program, registry: str, locked_registry: str) -> None:
+    for name in ("v0.20.2", "v0.20.1", "nightly"):
+        put_image(registry, "tags/base", name, [tar(("a", b""))])
+    base, private = f"{registry}/tags/base", f"{locked_registry}/secret/base:x"
+    near = f"; did you mean {base}:v0.20.2?\n"
+    log_in = f"no such image: {private}: private, or not there: log in with `docker login "
 
-    tagged = vpatch("tag", image, f"{target}:one", f"{target}:two", "--json")
-    digest = image.rpartition("@")[2]
-    assert (tagged.code, tagged.json["changed"]) == (0, [f"{target}:one", f"{target}:two"])
-    assert tagged.json["image"] == {"ref": image, "digest": digest}
-    assert vpatch("inspect", f"{target}:two", "--json").json["image"]["digest"] == digest
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("HOST/a/b:c", "HOST/a/b:d"), "HOST/a/b:c has no digest"),
-        ((f"HOST/a/b@sha256:{'0' * 64}", "HOST/a/other:d"), "HOST/a/other:d is no tag of HOST/a/b"),
-    ],
-)
-def test_tags_without_a_digest(vpatch: Program, registry: str, arguments: tuple[str, ...], says: str) -> None:
-    ran = vpatch("tag", *(argument.replace("HOST", registry) for argument in arguments))
-
-    assert ran.code == 2
-    assert says.replace("HOST", registry) in ran.err
-
-
-def test_the_platform_is_chosen_from_an_index(vpatch: Program, registry: str, layers: list[bytes]) -> None:
-    images = {
-        name: put_base(registry, layers, "many/base:" + name[6:], platform=name)
-        for name in ("linux/amd64", "linux/arm64")
-    }
-    put_index(registry, "many/base", "all", {name: base.built for name, base in images.items()})
-    target = f"{registry}/many/patched:one"
-
-    for name, base in images.items():
-        ran = build(vpatch, f"{registry}/many/base:all", "--platform", name, "--tag", target, "--json")
-        assert (ran.code, ran.json["base"]["digest"]) == (0, base.built.digest)
-    ran = build(vpatch, f"{registry}/many/base:all", "--platform", "linux/s390x", "--tag", target)
-    assert ran.code == 1
-    assert "linux/amd64" in ran.err
-
-
-def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, registry: str) -> None:
-    again = (built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one")
-    ran = build(vpatch, *again)
-
-    assert ran.code == 1, "it was asked for a tag"
-    assert "nothing to build: " in ran.err
-    untagged = build(vpatch, *again, "--untagged")
-    assert (untagged.code, untagged.out.strip()) == (0, built.json["image"]["ref"])
+    for command, name, says in (
+        (("inspect",), f"{base}:v0.20.22", near),
+        (("build", "--base"), f"{base}:v0.20.22", near),
+        (("inspect",), f"{base}:other", f"cannot read: {base}:other: no such image: check its name and its tag\n"),
+        (("build", "--base"), private, log_in),
+        (("build", "--base"), f"{registry}/no/such:x", f"no such image: {registry}/no/such:x: "),
+    ):
+        ran = vpatch(*command, name)
+        assert (ran.code, says in ran.err) == (1, True), ran.err

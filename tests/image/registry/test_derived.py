@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import docker
@@ -14,7 +13,6 @@ import requests
 from tests.conftest import Process, Program
 from tests.image.registry.images import digest, opened, put_base, put_blob, put_image, put_manifest, tar
 from tests.image.standin import ONE, SITE
-from tests.processes import UNWATCHED
 from tests.tiers import deep
 
 KIND = "application/vnd.docker.distribution.manifest.v2+json"
@@ -25,17 +23,17 @@ REMOVED = [(f"{SITE}/.wh.vllm-0.20.2.dist-info", b"")]
 
 
 @pytest.fixture(scope="module")
-def patched(process: Process, registry: str, layers: list[bytes]) -> str:
+def patched(child: Process, registry: str, layers: list[bytes]) -> str:
     """A patched image: its name with its digest."""
     base = put_base(registry, layers, "derived/base:x").name
-    ran = process("build", "--registry", "--base", base, *ONE, "--tag", f"{registry}/derived/p:x", env=UNWATCHED)
+    ran = child("build", "--registry", "--base", base, *ONE, "--tag", f"{registry}/derived/p:x", "--no-test")
     assert ran.code == 0, ran.err
     return ran.out.strip()
 
 
 @pytest.fixture(autouse=True)
-def _no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nothing")
 
 
 def derive(image: str, *steps: tuple[str, bytes | None]) -> str:
@@ -117,16 +115,12 @@ def test_a_label_on_an_image_that_vpatch_did_not_patch(
     vpatch: Program, patched: str, registry: str, layers: list[bytes]
 ) -> None:
     labels = inspected(vpatch, patched)[1]["labels"]
-    labels["io.vpatch.overlays"] = vpatch_label(patched)
+    labels["io.vpatch.overlays"] = opened(patched).base.labels["io.vpatch.overlays"]
     put_image(registry, "derived/forged", "x", layers, settings={"config": {"Labels": labels}})
     code, said = inspected(vpatch, f"{registry}/derived/forged:x")
 
     assert (code, said["later_layers"], said["vllm"]) == (1, None, None)
     assert [one["state"] for one in said["overlays"]] == ["unknown"]
-
-
-def vpatch_label(image: str) -> str:
-    return opened(image).base.labels["io.vpatch.overlays"]
 
 
 @pytest.mark.deep

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
+import tempfile
 import time
 import tracemalloc
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from vpatch.image.filesystem import Entry, Limits
 from vpatch.image.registry import tar as tars
 from vpatch.image.registry.layers import LayeredFiles, destinations
-from vpatch.image.registry.tar import Usage, read_layer
+from vpatch.image.registry.tar import BadLayerError, Copy, Usage, read_layer
 from vpatch.net import session as of_servers
 from vpatch.net.session import size
 
@@ -22,10 +23,11 @@ from tests.conftest import Program
 from tests.drip import DRIPS, dripping
 from tests.failures import problem_of
 from tests.image.registry.conftest import Put, Refused
-from tests.image.registry.images import PACKS, TYPES, digest, opened, put_blob, put_image, refused_layer, tar
+from tests.image.registry.images import PACKS, TYPES, digest, hard, opened, put_blob, put_image, refused_layer, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 from tests.paths import ROOT
+from tests.tiers import deep
 
 LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "DEPTH", "COPIES", "VLLMS", "RECORDS")
 SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
@@ -43,8 +45,20 @@ def pax(number: int) -> bytes:
     return f"{len(record) + 2}{record}".encode()
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-@pytest.mark.parametrize("size", [2 << 30, 64 << 20])
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
+    """Return a list that collects all temporary files made from now on."""
+    made: list[IO[bytes]] = []
+
+    def make() -> IO[bytes]:
+        made.append(tempfile.TemporaryFile())  # noqa: SIM115 - a `Copy` closes it
+        return made[-1]
+
+    monkeypatch.setattr(tars, "TemporaryFile", make)
+    return made
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, *map(deep, (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME))])
+@pytest.mark.parametrize("size", [2 << 30, deep(64 << 20)])
 def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
     layer = PACKS["gzip"](header(kind, bytes(64 << 20), size))
     tracemalloc.start()
@@ -55,37 +69,79 @@ def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
         tracemalloc.stop()
 
 
-def test_nested_headers() -> None:
-    small = header(tarfile.XHDTYPE, pax(0))
-
-    assert refused_layer(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
-    large = header(tarfile.XHDTYPE, bytes(300 << 10))
-    assert refused_layer(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
-
-
-def test_too_many_global_headers() -> None:
-    say = b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101))
-
-    assert refused_layer(say + tar(("a", b""))) == "says more than 100 things of all its entries"
+def said(**headers: str) -> bytes:
+    """Return a tar of an entry without bytes but with extended headers; `_` is a dot."""
+    info = tarfile.TarInfo("a.py")
+    info.pax_headers = {name.replace("_", "."): value for name, value in headers.items()}
+    return tar(info)
 
 
-def test_a_header_of_a_negative_size() -> None:
+def old() -> bytes:
+    """Return a sparse file in GNU tar's first format: no bytes, and a separate size of the expanded file."""
+    header = bytearray(tar(("a.py", b""))[:512])
+    header[156:157], header[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
+    header[483:495] = f"{HUGE:011o}\0".encode()
+    header[148:156] = b"        "
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return bytes(header) + bytes(1024)
+
+
+def negative() -> bytes:
+    """Return an extended header of a negative size."""
     data = bytearray(header(tarfile.XHDTYPE, b""))
     data[124:136] = b"\xff" * 10 + b"\xfc\x00"
     data[148:156] = b"        "
     data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
+    return bytes(data)
 
-    assert refused_layer(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
+
+HUGE = 200 << 20
+ONE = tar(("a", b""))
+SPARSE = "has a sparse file, which no layer has: a.py"
+LONG = "has an entry with a path of more than 4,096 characters"
 
 
-def test_a_path_that_is_too_long() -> None:
-    why = "has an entry with a path of more than 4,096 characters"
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (said(GNU_sparse_size=str(HUGE), GNU_sparse_map=f"{HUGE},0"), SPARSE),
+        (said(GNU_sparse_size=str(HUGE), GNU_sparse_offset=str(HUGE), GNU_sparse_numbytes="0"), SPARSE),
+        (said(GNU_sparse_realsize=str(-(10**15)), GNU_sparse_major="1", GNU_sparse_minor="7"), SPARSE),
+        (said(GNU_sparse_name="a.py"), SPARSE),
+        (old(), SPARSE),
+        (said(size="-5"), "has an entry of a negative size: a.py"),
+        (negative() + ONE, "is no tar: a header is of a negative size"),
+        # Headers of headers.
+        (header(tarfile.XHDTYPE, pax(0)) * 2000 + ONE, "is no tar: "),
+        (header(tarfile.XHDTYPE, bytes(300 << 10)) * 4 + ONE, "has an entry with a header of more than 1 MiB"),
+        (
+            b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101)) + ONE,
+            "says more than 100 things of all its entries",
+        ),
+        (tar(("a/" * 3000, None)), LONG),
+        (tar(("a", "b" * 5000)), LONG),
+        *((tar(("a/" * 257 + name, b"")), "has an entry in more than 256 folders") for name in ("a", ".wh.a")),
+    ],
+)
+def test_headers_that_are_not_believed(monkeypatch: pytest.MonkeyPatch, layer: bytes, why: str) -> None:
+    made = copies(monkeypatch)
 
-    assert refused_layer(tar(("a/" * 3000, None))) == why
-    assert refused_layer(tar(("a", "b" * 5000))) == why
+    assert refused_layer(layer).startswith(why)
+    assert made == []
+
+
+def test_what_is_just_within_the_limits() -> None:
+    """Folders in folders; extended headers, long names and padding: read forward only, and hashed as a whole."""
     for name in ("a", ".wh.a", ".wh..wh..opq"):
         read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Usage())
-        assert refused_layer(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
+    body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
+    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())
+
+    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+        assert sorted(view.entries) == sorted(archive.getnames())
+    assert view.contents == {"a" * 300: b"x" * 70_000}
+    assert view.entries["b"].target == "c" * 300
+    assert diff_id == digest(body)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +177,53 @@ def test_folders_without_an_entry_count(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    made = copies(monkeypatch)
+    layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
+    view, _ = read_layer(iter([layer]), lambda _: True, Usage())
+
+    first, second = (view.contents[path] for path in "ab")
+    assert isinstance(first, Copy)
+    assert isinstance(second, Copy)
+    with first.open() as a, second.open() as b:
+        assert (a.read(), b.read()) == (b"2" * 11, b"1" * 11)
+    assert [file.closed for file in made] == [False, False, True]
+    view.entries.clear()
+    del view, first, second
+    assert [file.closed for file in made] == [True] * 3
+
+
+def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    spent = Usage()
+    layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(Limits.COPIES // 2))) for layer in range(2)]
+    views = [read_layer(iter([layer]), lambda _: True, spent)[0] for layer in layers]
+    assert sum(len(view.contents) for view in views) == Limits.COPIES
+
+    with pytest.raises(BadLayerError) as caught:
+        read_layer(iter([tar(("a.so", bytes(11)))]), lambda _: True, spent)
+    assert str(caught.value) == "has, with those above it, more than 100 large files that would be read"
+
+
+def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> IO[bytes]:
+        raise OSError(24, os.strerror(24))
+
+    monkeypatch.setattr(tars, "LARGE", 10)
+    monkeypatch.setattr(tars, "TemporaryFile", full)
+
+    problem = problem_of(read_layer, iter([tar(("a", bytes(11)))]), lambda _: True, Usage())
+    assert str(problem) == "cannot write: temporary file: too many open files"
+
+
 def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     monkeypatch.setattr(Limits, "SOURCE", 1 << 10)
-    files = LayeredFiles(put(tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))), lambda _: True)
+    layer = tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)), ("cache", b"1" * 11), hard("c.py", "cache"))
+    files = LayeredFiles(put(layer), lambda entry: entry.path.endswith(".py"))
     assert files.descend()
+    assert files.read("c.py") == b"1" * 11, "a hard link to one that was not kept"
 
     assert files.read("a.py") == bytes(1 << 10)
     assert str(problem_of(files.read, "b.py")).endswith(": b.py has 1,025 bytes, and may have 1 KiB")
@@ -154,39 +252,28 @@ def test_too_many_layers(refused_on: Refused, proxy: Proxy, layers: int, size: i
     assert len(proxy.asked) == 1
 
 
-def test_each_entry_is_examined_once(put: Put) -> None:
-    tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
-    files = LayeredFiles(put(*tars), lambda _: False)
-    asked: list[str] = []
+def test_each_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is wanted, and, once it is found to be hidden, whether it is there."""
+    tars = [*(tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)), tar(("x/19", b""))]
+    files = LayeredFiles(put(*tars, tar((".wh.x", b""))), lambda _: False)
+    asked, judged, judge = list[str](), list[str](), LayeredFiles.entry
 
     def wanted(path: str) -> bool:
         asked.append(path)
         return path.endswith("/19")
 
-    while files.descend():
-        files.matching(wanted)
-
-    assert files.matching(wanted) == sorted(f"{number}/19" for number in range(9))
-    assert len(asked) == 9 * 20
-
-
-def test_each_hidden_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
-    files = LayeredFiles(put(*tars), lambda _: False)
-    judged: list[str] = []
-    judge = LayeredFiles.entry
-
     def entry(files: LayeredFiles, path: str) -> Entry | None:
         judged.append(path)
         return judge(files, path)
 
-    def is_record(path: str) -> bool:
-        return path.endswith("RECORD")
-
     monkeypatch.setattr(LayeredFiles, "entry", entry)
     while files.descend():
-        assert files.matching(is_record) == []
-    assert judged == ["x/RECORD"]
+        files.matching(wanted)
+
+    there = sorted(f"{number}/19" for number in range(9))
+    assert files.matching(wanted) == there
+    assert len(asked) == 9 * 20 + 1
+    assert sorted(judged) == [*there, "x/19"]
 
 
 HIDDEN = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
@@ -230,9 +317,9 @@ def test_a_history_made_for_slow_patterns() -> None:
     assert time.monotonic() - began < 1
 
 
-@pytest.mark.parametrize("kind", DRIPS)
-def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+@pytest.mark.parametrize("kind", [kind if kind == "body" else deep(kind) for kind in DRIPS])
+def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nothing")
     monkeypatch.setattr(of_servers.LIMITS, "grace", 0.2)
     began = time.monotonic()
     with dripping(kind) as host:
@@ -249,15 +336,3 @@ def test_the_documents_name_every_limit() -> None:
 
     assert [name for name in SIZES if size(getattr(Limits, name)) not in text] == []
     assert [name for name in LIMITS if f"{getattr(Limits, name):,}" not in text] == []
-
-
-def test_a_layer_within_the_limits_is_read_as_by_tarfile() -> None:
-    """Extended headers, long names and padding: read forward only, and hashed as a whole."""
-    body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
-    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())
-
-    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-        assert sorted(view.entries) == sorted(archive.getnames())
-    assert view.contents == {"a" * 300: b"x" * 70_000}
-    assert view.entries["b"].target == "c" * 300
-    assert diff_id.startswith("sha256:")

@@ -19,7 +19,9 @@ from tests.image.registry.conftest import CODED, SECRET, USER
 from tests.image.registry.images import Built, opened, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying
 
-Helper = Callable[[str, str], None]
+Helper = Callable[[str], None]
+WRONG = base64.b64encode(f"{USER}:wrong".encode()).decode()
+LOG_IN = "private, or not there: log in with `docker login HOST`"
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +35,15 @@ def _nothing_is_told(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptur
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helper:
-    """`helper("name", script)`: install docker-credential-name."""
+    """`helper(script)`: install docker-credential-test."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def install(name: str, script: str) -> None:
-        path = tmp_path / f"docker-credential-{name}"
+    def install(script: str) -> None:
+        path = tmp_path / "docker-credential-test"
         path.write_text(f"#!/bin/sh\nread -r server\n{script}\n")
         path.chmod(0o755)
 
     return install
-
-
-def config(path: Path, body: Any) -> None:
-    path.write_text(json.dumps(body))
 
 
 def refusal(name: str) -> str:
@@ -70,147 +68,127 @@ def tokens(proxy: Proxy) -> Proxy:
     return proxy
 
 
-@pytest.mark.parametrize("scheme", ["", "http://", "https://"])
-def test_basic_with_the_docker_config(locked: tuple[str, Built], docker_config: Path, scheme: str) -> None:
+HELPS = f'[ "$1 $server" = "get HOST" ] && echo \'{{"Username": "{USER}", "Secret": "{SECRET}"}}\''
+
+
+@pytest.mark.parametrize(
+    ("config", "script"),
+    [
+        *(({"auths": {f"{scheme}HOST": {"auth": CODED}}}, "") for scheme in ("", "http://", "https://")),
+        ({"credsStore": "test", "auths": {"HOST": {}}}, HELPS),
+        ({"credHelpers": {"HOST": "test"}, "auths": {"HOST": {}}}, HELPS),
+    ],
+)
+def test_basic(locked: tuple[str, Built], docker_config: Path, helper: Helper, config: Any, script: str) -> None:
     host, built = locked
-    config(docker_config, {"auths": {f"{scheme}{host}": {"auth": CODED}}})
-
-    assert opened(f"{host}/login/one:x").digest == built.digest
-
-
-@pytest.mark.parametrize("section", ["credsStore", "credHelpers"])
-def test_basic_with_a_helper(locked: tuple[str, Built], docker_config: Path, helper: Helper, section: str) -> None:
-    host, built = locked
-    helper("test", f'[ "$1 $server" = "get {host}" ] && echo \'{{"Username": "{USER}", "Secret": "{SECRET}"}}\'')
-    config(docker_config, {section: "test" if section == "credsStore" else {host: "test"}, "auths": {host: {}}})
+    helper(script.replace("HOST", host))
+    docker_config.write_text(json.dumps(config).replace("HOST", host))
 
     assert opened(f"{host}/login/one:x").digest == built.digest
 
 
 def test_after_the_first_challenge_credentials_are_sent(locked: tuple[str, Built], docker_config: Path) -> None:
-    host, _ = locked
-    with proxying(host) as proxy:
-        config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
+    with proxying(locked[0]) as proxy:
+        docker_config.write_text(json.dumps({"auths": {proxy.host: {"auth": CODED}}}))
 
         # The proxy passes no credentials on: what counts is what it was sent.
         assert "log in with `docker login " in refusal(f"{proxy.host}/login/one:x")
-
-        sent = [one.headers.get("authorization") for one in proxy.asked]
-        assert sent == [None, f"Basic {CODED}"]
+        assert [one.headers.get("authorization") for one in proxy.asked] == [None, f"Basic {CODED}"]
 
 
-WRONG = base64.b64encode(f"{USER}:wrong".encode()).decode()
+NO_HELP = "docker-credential-test fails ("
+EMPTY: list[Any] = [None, {}, {"auths": {}}, {"auths": {"HOST": {}}}]
+NO_CONFIG = "the Docker config is not understood ("
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("config", "script", "why"),
     [
-        *({}, {"auths": {}}, {"auths": {"ghcr.io": {"auth": CODED}}}, {"auths": {"HOST": {}}}, None),
-        *({"auths": {"HOST": {"auth": WRONG}}}, {"credsStore": "test"}),
+        *((config, "", LOG_IN) for config in EMPTY),
+        ({"auths": {"ghcr.io": {"auth": CODED}}}, "", LOG_IN),
+        ({"auths": {"HOST": {"auth": WRONG}}}, "", LOG_IN),
+        ({"credsStore": "test"}, "echo credentials not found in native keychain; exit 1", LOG_IN),
+        ({"credsStore": "test"}, f"echo could not open the store of {SECRET}; exit 1", NO_HELP),
+        *(({"credsStore": "test"}, script, NO_HELP) for script in ("echo no json", "echo '{}'", "echo '[]'", None)),
+        *(({"auths": {"HOST": auth}}, "", NO_CONFIG) for auth in ({"auth": "%%"}, 3)),
+        ({"auths": 3}, "", NO_CONFIG),
+        ([], "", NO_CONFIG),
     ],
 )
-def test_without_credentials_the_error_shows_how_to_log_in(
-    locked: tuple[str, Built], docker_config: Path, helper: Helper, body: Any
+def test_without_credentials(
+    locked: tuple[str, Built], registry: str, docker_config: Path, helper: Helper, config: Any, script: str, why: str
 ) -> None:
-    """A helper that has none is not a failure."""
-    host, _ = locked
-    helper("test", "echo credentials not found in native keychain; exit 1")
-    if body is not None:
-        docker_config.write_text(json.dumps(body).replace("HOST", host))
-
-    assert refusal(f"{host}/login/one:x") == (
-        f"cannot read: {host}/login/one:x: private, or not there: log in with `docker login {host}`"
-    )
-
-
-@pytest.mark.parametrize(
-    "script", [f"echo could not open the store of {SECRET}; exit 1", "echo no json", "echo '{}'", "echo '[]'", None]
-)
-def test_a_failing_helper_is_reported_if_it_is_needed(
-    locked: tuple[str, Built],
-    registry: str,
-    docker_config: Path,
-    helper: Helper,
-    script: str | None,
-) -> None:
+    """A helper that has none is no failure; one that fails is reported if it is needed."""
     host, _ = locked
     if script is not None:
-        helper("test", script)
-    config(docker_config, {"credsStore": "test"})
+        helper(script)
+    if config is not None:
+        docker_config.write_text(json.dumps(config).replace("HOST", host))
     put_image(registry, "login/open", "x", [tar(("a", b""))])
+    told = f"cannot read: {host}/login/one:x: {why}" if why == LOG_IN else f"cannot log in: {host}: {why}"
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert opened(f"{registry}/login/open:x").layers
-        assert refusal(f"{host}/login/one:x").startswith(f"cannot log in: {host}: docker-credential-test fails (")
-
-
-@pytest.mark.parametrize("body", [{"auths": {"HOST": {"auth": "%%"}}}, {"auths": {"HOST": 3}}, {"auths": 3}, []])
-def test_an_invalid_docker_config(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
-    host, _ = locked
-    docker_config.write_text(json.dumps(body).replace("HOST", host))
-
-    assert refusal(f"{host}/login/one:x").startswith(f"cannot log in: {host}: the Docker config is not understood (")
+        assert refusal(f"{host}/login/one:x").startswith(told.replace("HOST", host))
 
 
 def test_docker_hub_goes_by_its_old_address(docker_config: Path) -> None:
-    config(docker_config, {"auths": {"https://index.docker.io/v1/": {"auth": CODED}}})
+    docker_config.write_text(json.dumps({"auths": {"https://index.docker.io/v1/": {"auth": CODED}}}))
 
     assert find_credentials("docker.io") == Credentials(USER, SECRET)
     assert SECRET not in repr(find_credentials("docker.io"))
 
 
-def test_a_token_for_an_anonymous_user(tokens: Proxy) -> None:
+@pytest.mark.parametrize(
+    ("uses", "statuses"), [(1 << 30, [401, 200, 200, 200, 200]), (1, [401, 200, 200, 401, 200, 200, 401, 200, 200])]
+)
+def test_a_token_for_an_anonymous_user(tokens: Proxy, uses: int, statuses: list[int]) -> None:
+    """It is renewed when it expires."""
     tokens.users.clear()
-
+    tokens.uses = uses
     image = opened(f"{tokens.host}/login/two:x")
 
     assert LayeredFiles(image, lambda _: True).descend()
-    assert tokens.count("GET", "/token") == 1
-    assert [one.status for one in tokens.asked] == [401, 200, 200, 200, 200]
+    assert [one.status for one in tokens.asked] == statuses
 
 
-def test_a_token_for_a_user_with_credentials(tokens: Proxy, docker_config: Path) -> None:
+TOKEN = f'echo \'{{"Username": "<token>", "Secret": "{SECRET}"}}\''
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "sent"),
+    [
+        ({"auths": {"HOST": {"auth": CODED}}}, "GET", f"Basic {CODED}"),
+        # An identity token buys tokens.
+        ({"auths": {"HOST": {"identitytoken": SECRET}}}, "POST", None),
+        ({"credsStore": "test"}, "POST", None),
+    ],
+)
+def test_a_token_for_a_user_with_credentials(
+    tokens: Proxy, docker_config: Path, helper: Helper, config: Any, method: str, sent: str | None
+) -> None:
+    tokens.identity = SECRET
+    helper(TOKEN)
     assert refusal(f"{tokens.host}/login/two:x").endswith(f"log in with `docker login {tokens.host}`")
-    config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
+    tokens.asked.clear()
+    docker_config.write_text(json.dumps(config).replace("HOST", tokens.host))
 
     assert opened(f"{tokens.host}/login/two:x").layers
-    assert {one.headers["authorization"] for one in tokens.asked[-3:-2]} == {f"Basic {CODED}"}
-
-
-def test_an_expired_token_is_renewed(tokens: Proxy) -> None:
-    tokens.users.clear()
-    tokens.uses = 1
-
-    image = opened(f"{tokens.host}/login/two:x")
-
-    assert LayeredFiles(image, lambda _: True).descend()
-    assert tokens.count("GET", "/token") == 3
+    asked = [one for one in tokens.asked if one.path.startswith("/token")]
+    assert [(one.method, one.headers.get("authorization")) for one in asked] == [(method, sent)]
 
 
 def test_a_token_without_the_right_scope(tokens: Proxy) -> None:
     tokens.users.clear()
     tokens.closed.add("login/two")
 
-    assert refusal(f"{tokens.host}/login/two:x").endswith(
-        f"private, or not there: log in with `docker login {tokens.host}`"
-    )
-
-
-@pytest.mark.parametrize("way", ["config", "helper"])
-def test_an_identity_token_buys_tokens(tokens: Proxy, docker_config: Path, helper: Helper, way: str) -> None:
-    tokens.identity = SECRET
-    helper("test", f'echo \'{{"Username": "<token>", "Secret": "{SECRET}"}}\'')
-    auths = {"auths": {tokens.host: {"identitytoken": SECRET}}}
-    config(docker_config, auths if way == "config" else {"credsStore": "test"})
-
-    assert opened(f"{tokens.host}/login/two:x").layers
-    assert tokens.count("POST", "/token") == 1
+    assert refusal(f"{tokens.host}/login/two:x").endswith(LOG_IN.replace("HOST", tokens.host))
 
 
 def test_a_helper_that_fails_leaves_the_user_anonymous(tokens: Proxy, docker_config: Path, helper: Helper) -> None:
-    helper("test", "exit 1")
-    config(docker_config, {"credsStore": "test"})
+    helper("exit 1")
+    docker_config.write_text('{"credsStore": "test"}')
 
     assert refusal(f"{tokens.host}/login/two:x").startswith(f"cannot log in: {tokens.host}: docker-credential-test")
     tokens.users.clear()
@@ -222,11 +200,8 @@ def test_a_helper_that_fails_leaves_the_user_anonymous(tokens: Proxy, docker_con
     [
         (503, b"", "its token server answers 503"),
         (429, b"", "too many requests: wait, or log in with `docker login HOST`"),
-        (403, b"", "private, or not there: log in with `docker login HOST`"),
-        (200, b"<html>", "its token server gives no token"),
-        (200, b"[]", "its token server gives no token"),
-        (200, b"{}", "its token server gives no token"),
-        (200, b"[" * 200_000, "its token server gives no token"),
+        (403, b"", LOG_IN),
+        *((200, body, "its token server gives no token") for body in (b"<html>", b"[]", b"{}", b"[" * 200_000)),
     ],
 )
 def test_a_token_server_that_fails(tokens: Proxy, status: int, body: bytes, why: str) -> None:
@@ -235,36 +210,23 @@ def test_a_token_server_that_fails(tokens: Proxy, status: int, body: bytes, why:
     assert refusal(f"{tokens.host}/login/two:x").endswith(f": {why.replace('HOST', tokens.host)}")
 
 
-@pytest.mark.parametrize("realm", ["http://example.org/token", "ftp://example.org", "token", ""])
-def test_no_secret_goes_out_in_plain_http(tokens: Proxy, docker_config: Path, realm: str) -> None:
-    config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
-    challenge = {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'}
-    tokens.fail("GET", "/manifests/", status=401, headers=challenge)
-
-    assert "sends for a token to" in refusal(f"{tokens.host}/login/two:x")
-
-
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("demand", ["", "Negotiate", "Digest realm=x"])
 def test_an_unknown_authentication_scheme(proxy: Proxy, docker_config: Path, demand: str, status: int) -> None:
-    config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
+    docker_config.write_text(json.dumps({"auths": {proxy.host: {"auth": CODED}}}))
     proxy.fail("GET", "/manifests/", status=status, headers={"WWW-Authenticate": demand} if demand else {})
 
     assert refusal(f"{proxy.host}/login/one:x").endswith(f"log in with `docker login {proxy.host}`")
     assert len(proxy.asked) == 1
 
 
-@pytest.mark.parametrize("basic", [True, False])
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
 def test_credentials_do_not_follow_a_blob_to_another_host(
-    tokens: Proxy,
-    elsewhere: Proxy,
-    docker_config: Path,
-    tmp_path: Path,
-    basic: bool,  # noqa: FBT001
+    tokens: Proxy, elsewhere: Proxy, docker_config: Path, tmp_path: Path, scheme: str
 ) -> None:
-    config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
+    docker_config.write_text(json.dumps({"auths": {tokens.host: {"auth": CODED}}}))
     (tmp_path / ".netrc").write_text(f"default login {USER} password {SECRET}\n")
-    if basic:
+    if scheme == "Basic":
         tokens.wants_tokens = False
         tokens.fail("GET", "/manifests/", status=401, headers={"WWW-Authenticate": 'Basic realm="x"'}, times=1)
     image = opened(f"{tokens.host}/login/two:x")
@@ -275,6 +237,6 @@ def test_credentials_do_not_follow_a_blob_to_another_host(
     assert files.descend()
 
     assert files.read("a.py") == b"a"
-    assert tokens.asked[-1].headers["authorization"].startswith("Basic" if basic else "Bearer")
+    assert tokens.asked[-1].headers["authorization"].startswith(scheme)
     assert [one.path for one in elsewhere.asked] == [blob]
     assert "authorization" not in elsewhere.asked[0].headers

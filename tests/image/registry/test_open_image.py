@@ -1,12 +1,15 @@
-"""An image is found by tag or digest, for a platform, and everything about it is verified."""
+"""An image is found by tag or digest, for a platform, and verified; a failing registry is reported in one line."""
 
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
 from vpatch.image.registry import image as remote
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.net import session
 
 from tests.failures import problem_of
 from tests.image.registry.images import TYPES, opened, put_image, put_index, tar
@@ -15,8 +18,17 @@ from tests.image.registry.proxy import Proxy
 OLD = "application/vnd.docker.distribution.manifest.v1+prettyjws"
 CHART = "application/vnd.cncf.helm.config.v1+json"
 NOWHERE = f"sha256:{'0' * 64}"
+LAYER = "a layer is of a kind that vpatch does not read: "
+STRANGE = [f"application/vnd.docker.image.rootfs.{kind}" for kind in ("foreign.diff.tar.gzip", "diff.tar.bzip2")]
 NO_IMAGE = "it is no image of a container: its config is"
 LAYERS = (tar(("etc", None), ("etc/one", b"1")), tar(("etc/two", b"2")))
+
+
+@pytest.fixture
+def name(proxy: Proxy) -> str:
+    """The name of an image behind the proxy."""
+    put_image(proxy.behind, "pulled/name", "x", [tar(("a.py", b"a"))])
+    return f"{proxy.host}/pulled/name:x"
 
 
 def refusal(name: str, platform: str = "linux/amd64") -> str:
@@ -66,12 +78,6 @@ def test_selects_the_platform_of_an_index(registry: str, flavour: str) -> None:
     )
 
 
-def test_an_empty_index(registry: str) -> None:
-    put_index(registry, "pulled/empty", "x", {})
-
-    assert refusal(f"{registry}/pulled/empty:x") == "it is not for linux/amd64, only for nothing"
-
-
 def test_an_oci_manifest_need_not_name_its_type(proxy: Proxy, registry: str) -> None:
     built = put_image(registry, "pulled/untyped", "x", LAYERS, flavour="oci")
     body = {key: value for key, value in built.manifest.items() if key != "mediaType"}
@@ -93,24 +99,15 @@ def test_an_oci_manifest_need_not_name_its_type(proxy: Proxy, registry: str) -> 
         ({"config": {"mediaType": CHART, "size": 1, "digest": NOWHERE}}, f"{NO_IMAGE} 1 bytes of {CHART}"),
         ({"mediaType": TYPES["docker"][3], "manifests": [1]}, "its manifest or its config is damaged"),
         ({"mediaType": TYPES["docker"][3]}, "its manifest or its config is damaged"),
+        ({"mediaType": TYPES["docker"][3], "manifests": []}, "it is not for linux/amd64, only for nothing"),
+        *(({"layers": [{"mediaType": kind, "size": 1, "digest": NOWHERE}]}, f"{LAYER}{kind}") for kind in STRANGE),
     ],
-)  # fmt: skip
+)
 def test_refuses_anything_but_an_image(proxy: Proxy, registry: str, changes: dict[str, Any], why: str) -> None:
     built = put_image(registry, "pulled/odd", "x", LAYERS)
     proxy.fail("GET", "/manifests/", status=200, body=json.dumps({**built.manifest, **changes}).encode())
 
     assert refusal(f"{proxy.host}/pulled/odd:x") == why
-
-
-@pytest.mark.parametrize("kind", ["foreign.diff.tar.gzip", "diff.tar.bzip2"])
-def test_refuses_unknown_layer_types(proxy: Proxy, kind: str) -> None:
-    built = put_image(proxy.behind, "pulled/foreign", "x", LAYERS)
-    strange = {**built.manifest["layers"][0], "mediaType": f"application/vnd.docker.image.rootfs.{kind}"}
-    body = json.dumps({**built.manifest, "layers": [strange, strange]})
-    proxy.fail("GET", "/manifests/", status=200, body=body.encode())
-
-    expected = f"a layer is of a kind that vpatch does not read: {strange['mediaType']}"
-    assert refusal(f"{proxy.host}/pulled/foreign:x") == expected
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"\xff", b"[" * 100_000])
@@ -152,3 +149,70 @@ def test_a_manifest_that_is_cut_is_refused(proxy: Proxy, registry: str) -> None:
     proxy.fail("GET", "/manifests/", spoil="cut")
 
     assert refusal(f"{proxy.host}/pulled/cut:x").startswith("its manifest is cut: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "tries", "why"),
+    [
+        (404, 1, "no such image"),
+        (418, 1, "the server answers 418"),
+        (429, 4, "too many requests: wait, or log in with `docker login HOST`"),
+        (500, 4, "the server answers 500 internal server error"),
+        (503, 4, "the server answers 503 service unavailable"),
+    ],
+)
+def test_an_answer_with_an_error_status(proxy: Proxy, name: str, status: int, tries: int, why: str) -> None:
+    proxy.fail("GET", "/manifests/", status=status, body=b'{"errors": [{"code": "X"}]}')
+
+    assert refusal(name).startswith(why.replace("HOST", proxy.host))
+    assert len(proxy.asked) == tries
+
+
+def test_a_missing_image_or_layer(proxy: Proxy, name: str, registry: str) -> None:
+    for other in ("none:x", "name:none", f"name@{NOWHERE}"):
+        assert refusal(f"{registry}/pulled/{other}") == "no such image"
+    image = opened(name)
+    proxy.fail("GET", "/blobs/", status=404)
+    problem = problem_of(LayeredFiles(image, lambda _: True).descend)
+    assert problem.cause == f"the blob {image.layers[0].digest} is not there"
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 500}, {"status": 429, "headers": {"Retry-After": "3600"}}, {"spoil": "hang up"}]
+)
+def test_a_busy_server_is_asked_again(proxy: Proxy, name: str, fault: dict[str, Any]) -> None:
+    proxy.fail("GET", "/manifests/", times=2, **fault)
+    proxy.fail("GET", "/blobs/", times=2, **fault)
+
+    assert LayeredFiles(opened(name), lambda _: True).descend()
+
+
+def test_a_registry_that_is_down_or_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        name = f"127.0.0.1:{listening.getsockname()[1]}/a/b:c"
+        assert refusal(name) == "no answer within 0.2 s"
+    assert refusal(name) == "connection refused"
+
+
+def test_only_loopback_is_asked_in_plain_http(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves to this machine is not a loopback address."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: resolve("127.0.0.1", *more))
+    port = proxy.host.partition(":")[2]
+
+    assert "SSL" in refusal(f"registry.example.org:{port}/a/b:c")
+    assert proxy.asked == []
+
+
+def test_a_proxy_in_the_environment_is_not_asked_for_loopback(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    assert opened(name).layers
+
+
+def test_an_endless_redirect(proxy: Proxy, name: str) -> None:
+    there = f"http://{proxy.host}/v2/pulled/name/manifests/x"
+    proxy.fail("GET", "/manifests/", status=307, headers={"Location": there})
+
+    assert refusal(name) == "too many redirects"

@@ -49,6 +49,7 @@ def tags(registry: str) -> list[str]:
     return sorted(found.get("tags") or ())
 
 
+@pytest.mark.deep
 def test_from_a_definition_to_a_tag(checkout: Path, registry: str, remote: Base, engine: docker.DockerClient) -> None:
     built = run(checkout, "build", "build")
     image = f"{built['repository']}@{built['digest']}"

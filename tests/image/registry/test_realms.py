@@ -20,8 +20,6 @@ from tests.image.registry.conftest import CODED, SECRET, USER
 from tests.image.registry.images import Built, opened, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying, secured
 
-Received = list[tuple[str, str, str | None]]
-
 
 @pytest.fixture
 def third(registry: str) -> Iterator[Proxy]:
@@ -37,7 +35,7 @@ def image(proxy: Proxy, docker_config: Path) -> Built:
     return put_image(proxy.behind, "realms/one", "x", [tar(("a.py", b"a"))])
 
 
-def received(server: Proxy) -> Received:
+def received(server: Proxy) -> list[tuple[str, str, str | None]]:
     return [(one.method, one.path, one.headers.get("authorization")) for one in server.asked]
 
 
@@ -48,11 +46,15 @@ def refusal(host: str) -> str:
     return problem.cause
 
 
-@pytest.mark.parametrize("challenge", ['Bearer realm="http://C/token",service="x"', 'Basic realm="x"', ""])
-@pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize("tokens", [True, False])
+BEARER, BASIC = 'Bearer realm="http://C/token",service="x"', 'Basic realm="x"'
+
+
+@pytest.mark.parametrize(
+    ("challenge", "status", "tokens"),
+    [(BEARER, 401, True), (BEARER, 403, False), (BASIC, 401, False), (BASIC, 403, True), ("", 401, True)],
+)
 def test_a_blobs_host_asks_for_a_password(
-    proxy: Proxy, elsewhere: Proxy, third: Proxy, image: Built, challenge: str, *, status: int, tokens: bool
+    proxy: Proxy, elsewhere: Proxy, third: Proxy, image: Built, challenge: str, status: int, *, tokens: bool
 ) -> None:
     proxy.wants_tokens = tokens
     proxy.users[USER] = SECRET
@@ -68,23 +70,22 @@ def test_a_blobs_host_asks_for_a_password(
     assert why == f"{elsewhere.host} answers {status}: it is not the registry, and gets no login"
 
 
-@pytest.mark.parametrize("way", ["password", "identity token"])
+@pytest.mark.parametrize("method", ["GET", "POST"], ids=["password", "identity token"])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_token_server_that_redirects(
-    proxy: Proxy, elsewhere: Proxy, image: Built, docker_config: Path, way: str, status: int
+    proxy: Proxy, elsewhere: Proxy, image: Built, docker_config: Path, method: str, status: int
 ) -> None:
     proxy.wants_tokens = True
     proxy.identity = SECRET
-    if way == "identity token":
+    if method == "POST":
         docker_config.write_text(json.dumps({"auths": {proxy.host: {"identitytoken": SECRET}}}))
-    for method in ("GET", "POST"):
-        proxy.fail(method, "/token", status=status, headers={"Location": f"http://{elsewhere.host}/token"})
+    proxy.fail(method, "/token", status=status, headers={"Location": f"http://{elsewhere.host}/token"})
 
     why = refusal(proxy.host)
 
     assert received(elsewhere) == []
     assert why == f"its token server {proxy.host} redirects, and a login is not passed on"
-    assert proxy.count("GET" if way == "password" else "POST", "/token") == 1
+    assert proxy.count(method, "/token") == 1
 
 
 def test_a_realm_on_another_host_of_loopback(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
@@ -97,7 +98,7 @@ def test_a_realm_on_another_host_of_loopback(proxy: Proxy, elsewhere: Proxy, ima
 
 
 @pytest.mark.parametrize("realm", ["http://127.0.0.1:PORT/token", "http://auth.example.org:PORT/token"])
-def test_no_password_leaves_https(registry: str, docker_config: Path, elsewhere: Proxy, realm: str) -> None:
+def test_no_password_leaves_https(registry: str, docker_config: Path, realm: str) -> None:
     put_image(registry, "realms/one", "x", [tar(("a.py", b"a"))])
     with proxying(registry) as plain, secured(registry, docker_config.parent) as a:
         docker_config.write_text(json.dumps({"auths": {a.host: {"auth": CODED}}}))
@@ -127,6 +128,18 @@ def test_a_realm_on_another_host_is_https_and_named(
     assert logging.getLogger("vpatch").handlers == []
 
 
+def test_a_netrc_does_not_follow_a_redirect(registry: str, proxy: Proxy, docker_config: Path) -> None:
+    """A `default` entry is for every host, and would be sent to any host that a registry names."""
+    built = put_image(registry, "realms/one", "x", [tar(("a.py", b"a"))])
+    blob = f"/v2/realms/one/blobs/{built.manifest['config']['digest']}"
+    (docker_config.parent.parent / ".netrc").write_text(f"default login {USER} password {SECRET}\n")
+    with secured(registry, docker_config.parent) as a:
+        a.fail("GET", "/blobs/", status=307, headers={"Location": f"http://{proxy.host}{blob}"})
+        assert opened(f"{a.host}/realms/one:x").layers
+
+    assert received(proxy) == [("GET", blob, None)]
+
+
 @pytest.mark.parametrize(
     ("realm", "why"),
     [
@@ -135,21 +148,20 @@ def test_a_realm_on_another_host_is_https_and_named(
         ("http://127.0.0.1:99999/token", "is no address"),
         ("http://127.0.0.1:abc/token", "is no address"),
         ("https:///token", "is no address"),
+        # The standard library's parser finds the host behind the `@`; urllib3, which connects, the one before it.
+        ("http://B\\@A/token", "is no address"),
+        ("http://example.org/token", "is not https"),
         ("file:///etc/passwd", "is not https"),
         ("token", "is not https"),
+        ("", "is not https"),
     ],
 )
-def test_a_realm_that_is_not_an_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
-    proxy.wants_tokens, proxy.realm = True, realm
+def test_a_realm_that_is_not_an_address(proxy: Proxy, elsewhere: Proxy, image: Built, realm: str, why: str) -> None:
+    realm = realm.replace("A/", f"{proxy.host}/").replace("B\\", f"{elsewhere.host}\\")
+    challenge = f'Bearer realm="{realm}",service="test"' if realm else 'Bearer service="test"'
+    proxy.fail("GET", "/manifests/", status=401, headers={"WWW-Authenticate": challenge})
 
     assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
-
-
-def test_a_realm_that_reads_like_the_registry_and_leads_elsewhere(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
-    """The standard library's parser finds the host behind the `@`; urllib3, which connects, the one before it."""
-    proxy.wants_tokens, proxy.realm = True, f"http://{elsewhere.host}\\@{proxy.host}/token"
-
-    assert refusal(proxy.host) == f"it sends for a token to {proxy.realm!r}, which is no address"
     assert received(elsewhere) == []
 
 

@@ -11,6 +11,7 @@ from vpatch.image.registry.layers import entry_in, names_in
 from vpatch.image.registry.tar import LayerView, Usage, read_layer
 
 from tests.image.registry.images import PACKS, digest, tar
+from tests.tiers import WHOLE
 
 WHAT = {Kind.FILE: b"x", Kind.FOLDER: None, Kind.LINK: "x"}
 ALL = ["/".join(parts) for size in (1, 2, 3) for parts in product("ab", repeat=size)]
@@ -74,7 +75,7 @@ def reached(views: list[LayerView], folder: str = "") -> dict[str, Kind]:
     return there
 
 
-@settings(deadline=None, derandomize=True, database=None)
+@settings(deadline=None, derandomize=True, database=None, max_examples=1000 if WHOLE else 40)
 @given(LAYERS, st.sampled_from(list(PACKS)))
 def test_upper_layers_decide(layers: list[Layer], pack: str) -> None:
     state: dict[str, Kind] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,9 +17,8 @@ from docker.utils import parse_host, parse_repository_tag
 
 from vpatch.errors import Failure, Problem, cause, did_you_mean, nearest
 from vpatch.image.config import Base, NoEngineError, NotHereError
-from vpatch.image.engine.transfer import followed
 from vpatch.image.registry.reference import login_command, parse
-from vpatch.image.watch import Watch
+from vpatch.image.watch import Phase, Watch
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"
@@ -33,6 +32,9 @@ _UNNAMED = "<none>:<none>"  # of an image without a tag, in older engines
 _TIMEOUT = 600  # seconds for one answer: unpacking a layer on a slow disk
 # The engine's name of a field beside an image's configuration -> its name in the configuration.
 _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
+_ENDED = frozenset({"Download complete", "Pull complete", "Pushed"})  # a layer's status
+
+Line = Mapping[str, Any]  # of the engine, during a pull or a push
 
 
 @contextmanager
@@ -44,19 +46,14 @@ def engine() -> Iterator[DockerClient]:
     except ValueError as error:
         raise Failure(Problem("cannot read", "docker config", "its credentials are not what docker writes")) from error
     except DockerException as error:
-        why = f"{os.environ.get('DOCKER_HOST', '')}: {_refusal(error)}; {_ELSEWHERE}"
+        text = message_of(error)
+        inner = re.search(r"\[errno -?\d+\] ([^\[\]()\"']+)", text)  # the libraries wrap it several times
+        why = f"{os.environ.get('DOCKER_HOST', '')}: {inner[1].strip() if inner else text}; {_ELSEWHERE}"
         raise NoEngineError(Problem("no engine", _ENGINE, why)) from error
     try:
         yield client
     finally:
         client.close()
-
-
-def _refusal(error: DockerException) -> str:
-    """Return why there is no connection, without the libraries' wrapping."""
-    text = message_of(error)
-    found = re.search(r"\[errno -?\d+\] ([^\[\]()\"']+)", text)
-    return found[1].strip() if found else text
 
 
 def _check_socket() -> None:
@@ -95,24 +92,25 @@ def message_of(error: Exception) -> str:
     return (text.strip().splitlines() or ["no reason given"])[0].lower()
 
 
-def resolve(
-    client: DockerClient, ref: str, platform: str | None, watch: Watch | None = None, *, pull: bool = True
-) -> Base:
+def resolve(client: DockerClient, ref: str, platform: str | None, watch: Watch, *, pull: bool = True) -> Base:
     """Return the image that `ref` names; pull it if the engine lacks it, unless `pull` is false."""
-    watch = watch or Watch()
     watch.phase(f"looking for {ref}")
     found = _inspect(client, ref)
     if pull and (found is None or (platform and platform != _platform(found))):
         _pull(client, ref, platform, watch)
         found = _inspect(client, ref)
     if found is None:
-        raise NotHereError(Problem("no such image", ref, f"the engine does not have it{_similar(client, ref)}"))
+        raise NotHereError(Problem("no such image", ref, "the engine does not have it"), _similar(client, ref))
     if platform and platform != _platform(found):
         raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
+    layers = found["RootFS"]["Layers"]
     config = {ours: found[theirs] for theirs, ours in _FIELDS.items() if found.get(theirs)}
-    config |= {"config": found["Config"], "rootfs": {"type": "layers", "diff_ids": found["RootFS"]["Layers"]}}
-    if history := _history(client, found):
-        config["history"] = history
+    config |= {"config": found["Config"], "rootfs": {"type": "layers", "diff_ids": layers}}
+    with engine_errors("cannot read", found["Id"]):
+        steps = list(reversed(client.api.history(found["Id"])))
+    if sum(step["Size"] > 0 for step in steps) == len(layers):  # else it does not show which step made a layer
+        empty = ({} if step["Size"] else {"empty_layer": True} for step in steps)
+        config["history"] = [{"created_by": step["CreatedBy"], **more} for step, more in zip(steps, empty, strict=True)]
     return Base(ref, found["Id"], config, _digest(found, ref))
 
 
@@ -122,23 +120,6 @@ def _inspect(client: DockerClient, ref: str) -> dict[str, Any] | None:
             return dict(client.api.inspect_image(ref))
         except ImageNotFound:
             return None
-
-
-def _similar(client: DockerClient, ref: str) -> str:
-    """Return the end of a message that names other tags of an image, or an image spelled like it; "" if there are none.
-
-    Both are of the engine.
-    """
-
-    def tag_of(name: str) -> str:
-        return str(parse(name).tag)
-
-    with suppress(DockerException, requests.RequestException, Failure):
-        names = sorted({name for image in client.api.images() for name in image.get("RepoTags") or ()} - {_UNNAMED})
-        own = [name for name in names if parse(name).name == parse(ref).name]
-        near = nearest(ref, own, key=tag_of) or own[:_FEW] or nearest(ref, names)
-        return f"; {did_you_mean(near)}" if near else ""
-    return ""
 
 
 def _platform(found: dict[str, Any]) -> str:
@@ -153,39 +134,75 @@ def _digest(found: dict[str, Any], ref: str) -> str:
     return named.digest or next((str(pair.digest) for pair in pairs if pair.name == named.name), "")
 
 
-def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]]:
-    with engine_errors("cannot read", found["Id"]):
-        steps = list(reversed(client.api.history(found["Id"])))
-    if sum(step["Size"] > 0 for step in steps) != len(found["RootFS"]["Layers"]):
-        return []  # it does not show which step made a layer
-    return [{"created_by": step["CreatedBy"], **({} if step["Size"] else {"empty_layer": True})} for step in steps]
-
-
 def _pull(client: DockerClient, ref: str, platform: str | None, watch: Watch) -> None:
     verbs = {"Downloading": "pulling", "Extracting": "unpacking"}
     try:
-        lines = client.api.pull(ref, platform=platform, stream=True, decode=True)
-        for line in followed(lines, ref, watch.phase, verbs):
-            if "error" in line:
-                raise _refused(client, ref, str(line["error"]).lower())
+        for _ in followed(client.api.pull(ref, platform=platform, stream=True, decode=True), ref, watch.phase, verbs):
+            pass
     except (DockerException, requests.RequestException) as error:
-        raise _refused(client, ref, message_of(error)) from error
+        raise _not_pulled(client, ref, message_of(error)) from error
 
 
-def _refused(client: DockerClient, ref: str, text: str) -> Failure:
+def _not_pulled(client: DockerClient, ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
         return _full(ref, text)
+    what, why, meant = "no such image", f"check its name and its tag ({text})", ""
     if _DENIED.search(text):
         log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
-        return Failure(
-            Problem("no such image", ref, f"private, or not there: {log_in} ({text}){_similar(client, ref)}")
-        )
-    if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
-        from vpatch.image.registry.find import similar_tags  # late: it imports what asks registries
+        why = f"private, or not there: {log_in} ({text})"
+    elif re.search(r"manifest unknown|not found|no matching manifest", text):
+        from vpatch.image.registry.image import similar_tags  # late: it imports what asks registries
 
-        known = "" if "invalid reference" in text else similar_tags(parse(ref)) or _similar(client, ref)
-        return Failure(Problem("no such image", ref, f"check its name and its tag ({text}){known}"))
-    return Failure(Problem("cannot pull", ref, f"{text}{_similar(client, ref)}"))
+        meant = similar_tags(parse(ref))
+    elif "invalid reference" in text:
+        return Failure(Problem(what, ref, why))
+    else:
+        what, why = "cannot pull", text
+    meant = meant or _similar(client, ref)
+    return Failure(Problem(what, ref, f"{why}; {meant}" if meant else why))
+
+
+def _similar(client: DockerClient, ref: str) -> str:
+    """Return the question for other tags of an image, or one spelled like it, in the engine; "" if there are none."""
+
+    def tag_of(name: str) -> str:
+        return str(parse(name).tag)
+
+    with suppress(DockerException, requests.RequestException, Failure):
+        names = sorted({name for image in client.api.images() for name in image.get("RepoTags") or ()} - {_UNNAMED})
+        own = [name for name in names if parse(name).name == parse(ref).name]
+        return did_you_mean(nearest(ref, own, key=tag_of) or own[:_FEW] or nearest(ref, names))
+    return ""
+
+
+def followed(lines: Iterable[Line], ref: str, phase: Phase, verbs: Mapping[str, str]) -> Iterator[Line]:
+    """Yield the engine's lines, and show the bytes of all layers together.
+
+    `verbs` are names of phases by the status that the engine gives a layer, in order. While one layer is behind, the
+    phase is the one of that layer, so that it never changes back.
+
+    Raises:
+        DockerException: a line is an error.
+    """
+    layers: dict[str, dict[str, tuple[int, int]]] = {status: {} for status in verbs}
+    phase(f"{next(iter(verbs.values()))} {ref}")
+    for line in lines:
+        if "error" in line:
+            raise DockerException(line["error"])
+        yield line
+        layer, status, detail = str(line.get("id")), line.get("status"), line.get("progressDetail") or {}
+        if status in layers and detail.get("total"):
+            layers[status][layer] = (min(detail.get("current") or 0, detail["total"]), detail["total"])
+        elif status in _ENDED:
+            for known in layers.values():
+                if layer in known:
+                    known[layer] = (known[layer][1],) * 2
+        started = [(verbs[status], known.values()) for status, known in layers.items() if known]
+        behind = (one for one in started if any(done < total for done, total in one[1]))
+        if started:
+            verb, sizes = next(behind, started[-1])
+            whole = max(sum(total for _, total in known.values()) for known in layers.values())
+            phase(f"{verb} {ref}", sum(done for done, _ in sizes), whole)
 
 
 def layers_of(client: DockerClient, image: str) -> list[str] | None:
@@ -232,23 +249,19 @@ def push(client: DockerClient, names: Sequence[str], watch: Watch) -> str:
     pushed = []
     for name in names:
         repository, label = parse_repository_tag(name)
-        digest = ""
-        with engine_errors("cannot push", name):
+        try:
             lines = client.api.push(repository, label, stream=True, decode=True)
-            for line in followed(lines, name, watch.phase, {"Pushing": "pushing"}):
-                if "error" in line:
-                    raise _not_pushed(name, str(line["error"]).lower())
-                digest = (line.get("aux") or {}).get("Digest", digest)
+            parts = [line.get("aux") or {} for line in followed(lines, name, watch.phase, {"Pushing": "pushing"})]
+        except (DockerException, requests.RequestException) as error:
+            text = message_of(error)
+            if _DENIED.search(text):
+                text = f"you may not push there: log in with `{login_command(parse(name).host)}` ({text})"
+            raise (_full(name, text) if _NO_SPACE in text else Failure(Problem("cannot push", name, text))) from error
+        digest = next((part["Digest"] for part in reversed(parts) if "Digest" in part), "")
         if not digest:
             raise Failure(Problem("cannot push", name, "the engine did not say under which digest"))
         pushed.append(f"{repository}@{digest}")
     return pushed[0]
-
-
-def _not_pushed(name: str, text: str) -> Failure:
-    if _DENIED.search(text):
-        text = f"you may not push there: log in with `{login_command(parse(name).host)}` ({text})"
-    return Failure(Problem("cannot push", name, text))
 
 
 def discard(client: DockerClient, image: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from tarfile import TarInfo
 from typing import Any
 
 from docker import DockerClient
@@ -21,8 +22,8 @@ from vpatch.image.architectures import check_names
 from vpatch.image.checks import Check, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
-from vpatch.image.engine.containers import Run, ScriptRunner, container, open_files, start_run
-from vpatch.image.engine.gpus import require_gpus
+from vpatch.image.engine.containers import Run, ScriptRunner, container, require_gpus, start_run
+from vpatch.image.engine.files import open_files
 from vpatch.image.filesystem import WHITEOUT
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
@@ -33,10 +34,9 @@ from vpatch.image.watch import Watch
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
 
-def build(order: Order, overlays: Sequence[Catalogued], watch: Watch | None = None) -> Built:
+def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
     """Build an image. If that fails, the engine is unchanged, except for a base that was pulled."""
     check_names(order.architectures)
-    watch = watch or Watch()
     with engine() as client, start_run() as run:
         base = resolve(client, order.base, order.platform, watch)
         if "gpus" in order.tests:
@@ -108,7 +108,12 @@ def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: La
     if known is None:
         run.register(image)
     if known != wanted:
-        load_archive(client, _archive(content, wanted, layer), base.ref)
+        # As `docker save` writes it, but only with the last layer: the engine has the others.
+        names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in wanted]
+        file = f"{image.removeprefix('sha256:')}.json"
+        manifest = json.dumps([{"Config": file, "RepoTags": None, "Layers": names}]).encode()
+        members = {file: content, names[-1]: layer.blob, "manifest.json": manifest}
+        load_archive(client, _tar((TarInfo(name), data) for name, data in members.items()), base.ref)
     if layers_of(client, image) == wanted:
         return image, layer.diff_id, known is None
     # An engine that insists on an archive with all layers, as stores of containerd's may, makes the layer itself.
@@ -117,16 +122,10 @@ def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: La
     return image, diff_id, True
 
 
-def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
-    # As `docker save` writes it, but only with the last layer: the engine has the others.
-    names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in diff_ids]
-    image = f"{digest_of(config).removeprefix('sha256:')}.json"
-    manifest = [{"Config": image, "RepoTags": None, "Layers": names}]
-    members = {image: config, names[-1]: layer.blob, "manifest.json": json.dumps(manifest).encode()}
+def _tar(members: Iterable[tuple[TarInfo, bytes]]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
+        for info, data in members:
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return out.getvalue()
@@ -135,14 +134,18 @@ def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
 def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
     """Put a layer's files into a container and commit it; return the image's ID and its last layer's new diffID."""
     settings = config["config"]
-    python = provenance_of(Base(base.ref, base.id, config)).python
+    python = provenance_of(replace(base, config=config)).python
     code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
     # The whole command is the entry point: an image without a command would inherit the container's. Python leaves no
     # bytecode of its own. The files may belong to another user than the base's.
     run = [python, "-I", "-S", "-B", "-c", code, *(f"/{path}" for path in layer.removed)]
     rights: dict[str, Any] = {"user": "0" if settings.get("User") else None, "cap_add": ["DAC_OVERRIDE", "FOWNER"]}
     with container(client, base.id, owner, run, **rights) as made, engine_errors("cannot commit", base.ref):
-        client.api.put_archive(made, "/", _files_of(layer))
+        with tarfile.open(fileobj=io.BytesIO(layer.blob)) as tar:
+            files = [one for one in tar if not one.name.rpartition("/")[2].startswith(WHITEOUT)]
+            client.api.put_archive(
+                made, "/", _tar((one, file.read() if (file := tar.extractfile(one)) else b"") for one in files)
+            )
         if layer.removed:
             client.api.start(made)
             if ended := client.api.wait(made)["StatusCode"]:
@@ -154,12 +157,3 @@ def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: 
             client.api.remove_image(image, noprune=True)
             raise Failure(Problem("cannot commit", base.ref, f"the engine changes {', '.join(other)}"))
         return image, str(there["RootFS"]["Layers"][-1])
-
-
-def _files_of(layer: Layer) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(layer.blob)) as source, tarfile.open(fileobj=out, mode="w") as files:
-        for member in source:
-            if not member.name.rpartition("/")[2].startswith(WHITEOUT):
-                files.addfile(member, source.extractfile(member))
-    return out.getvalue()

@@ -22,24 +22,22 @@ from vpatch.image.checks import Check, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
-from vpatch.image.registry import image as remote
-from vpatch.image.registry.find import find_image
-from vpatch.image.registry.image import Descriptor, RemoteImage, Repository, open_image, read_blob, read_manifest, retry
+from vpatch.image.registry.image import NEW_LAYER, OCI, RemoteImage, find_image, open_image, read_manifest
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
-from vpatch.image.watch import Phase, Watch, ignored
+from vpatch.image.registry.repository import Descriptor, ForbiddenError, Repository, read_blob, retry
+from vpatch.image.watch import Phase, Watch
 
 
-def build(order: Order, overlays: Sequence[Catalogued], watch: Watch | None = None) -> Built:
+def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
     """Build an image in the repositories that its tags name, and set the tags last."""
     check_names(order.architectures)
-    watch = watch or Watch()
     watch.phase(f"looking for {order.base}")
     image = find_image(parse(order.base), order.platform)
     reading = f"reading {order.base}"
     watch.phase(reading)
     keep = partial(is_wanted, compiled=bool(order.architectures))
-    layers = LayeredFiles(image, keep, progress=lambda done, total: watch.phase(reading, done, total))
+    layers = LayeredFiles(image, keep, progress=partial(watch.phase, reading))
     vllm = open_vllm(layers, image.base, order.python)
     same = f"{image.ref.name}@{image.digest}"
     built = prepare(order, layers, vllm, image.base, Engine(overlays), same=same, watch=watch)
@@ -83,7 +81,7 @@ def push(
     layer: Layer,
     config: Mapping[str, Any],
     annotations: Mapping[str, str],
-    phase: Phase = ignored,
+    phase: Phase,
 ) -> tuple[str, int]:
     """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
 
@@ -94,17 +92,21 @@ def push(
     kind = base.manifest.media_type
     settings = serialize(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
-    added = Descriptor(remote.NEW_LAYER[kind], layer.digest, len(layer.blob))
+    added = Descriptor(NEW_LAYER[kind], layer.digest, len(layer.blob))
     layers = [*base.manifest.body["layers"], added.json]
     manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": kind, "config": pointer.json, "layers": layers}
-    if kind == remote.OCI:  # Docker's has none
+    if kind == OCI:  # Docker's has none
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
     blobs = [*dict.fromkeys(base.layers)]
     copied, size = 0, sum(blob.size for blob in blobs)
+
+    def advance(before: int, done: int) -> None:
+        phase(f"pushing to {target.name}", before + done, size)
+
     for blob in blobs:
-        uploader.copy(blob, partial(_advance, phase, f"pushing to {target.name}", copied, size))
+        uploader.copy(blob, partial(advance, copied))
         copied += blob.size
     phase(f"pushing to {target.name}")
     uploader.upload(added, layer.blob)
@@ -124,10 +126,6 @@ def tag(target: Reference, digest: str, name: str) -> None:
 def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> None:
     options: dict[str, Any] = {"expect": (200, 201), "data": raw, "headers": {"Content-Type": kind}}
     retry(lambda: repository.ask("PUT", f"manifests/{name}", **options).close())
-
-
-def _advance(phase: Phase, what: str, before: int, total: int, done: int) -> None:
-    phase(what, before + done, total)
 
 
 class _Uploader:
@@ -154,7 +152,7 @@ class _Uploader:
 
     def _exists(self, blob: Descriptor) -> bool:
         # A repository that does not exist yet may be unreadable: the upload shows whether the user may write.
-        with suppress(remote.ForbiddenError):
+        with suppress(ForbiddenError):
             return self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404)).ok
         return False
 

@@ -13,7 +13,8 @@ from typing import IO, Any
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, read_record
-from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
+from vpatch.image.registry.image import RemoteImage
+from vpatch.image.registry.repository import Descriptor, read_blob, retry
 from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer, read_paths
 from vpatch.image.search import find_vllm, pythonpath, resolve
 from vpatch.net.ranges import Progress
@@ -101,7 +102,9 @@ class LayeredFiles(Files):
         """Return the entry at `path`."""
         found = self.locate(path) if path in (self.listed or ()) else entry_in(self._above(path), path)
         # A layer need not list the folders of its files; a lower one has their mode and owner.
-        while self.listed is not None and found and self._is_implied(path) and self.descend(path):
+        while self.listed is not None and found and not any(path in view.entries for view in self._above(path)):
+            if not self.descend(path):
+                break
             found = entry_in(self._above(path), path)
         return found
 
@@ -130,9 +133,6 @@ class LayeredFiles(Files):
     def failure(self, why: str) -> Failure:
         """Return the failure that the image cannot be read."""
         return self._image.repository.failure(why)
-
-    def _is_implied(self, path: str) -> bool:
-        return not any(path in view.entries for view in self._above(path))
 
     def _kept(self, path: str) -> bytes | Copy | None:
         if (found := self.entry(path)) is None:
@@ -183,17 +183,18 @@ class LayeredFiles(Files):
     def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
         self._planned += layer.size
         self.layers_read.append(layer)
+
+        def read() -> tuple[LayerView, str]:
+            usage = self._usage.copy()  # a blob that was cut is read again from its beginning
+            with closing(read_blob(self._image.repository, layer, self._received)) as blob:
+                found = read_layer(blob, keep, usage)
+            self._usage = usage
+            return found
+
         try:
-            return retry(lambda: self._read(layer, keep))
+            return retry(read)
         except BadLayerError as error:
             raise self.failure(f"the layer {layer.digest} {error}") from error
-
-    def _read(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
-        usage = self._usage.copy()  # a blob that was cut is read again from its beginning
-        with closing(read_blob(self._image.repository, layer, self._received)) as blob:
-            found = read_layer(blob, keep, usage)
-        self._usage = usage
-        return found
 
     def _received(self, count: int) -> None:
         self.bytes_read += count
@@ -232,14 +233,13 @@ def destinations(config: Mapping[str, Any], layers: int) -> tuple[str | None, ..
     made = [entry for entry in history if not entry.get("empty_layer")] if isinstance(history, list) else []
     if len(made) != layers:  # squashed or edited: the steps do not match the layers
         return (None,) * layers
-    return tuple(_destination(str(entry.get("created_by"))) for entry in made)
-
-
-def _destination(created_by: str) -> str | None:
-    # The pattern takes long for a long line that is made for it.
-    found = _COPIED.fullmatch(created_by) if len(created_by) <= Limits.PATH else None
-    path = found and (found["buildkit"] or found["classic"])
-    return path if path and "$" not in path else None
+    paths: list[str | None] = []
+    for step in (str(entry.get("created_by")) for entry in made):
+        # The pattern takes long for a long line that is made for it.
+        found = _COPIED.fullmatch(step) if len(step) <= Limits.PATH else None
+        path = found and (found["buildkit"] or found["classic"])
+        paths.append(path if path and "$" not in path else None)
+    return tuple(paths)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -271,7 +271,7 @@ def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
     if not base.env.get("HOME") and layers.matching(_OF_USER.fullmatch):
         layers.reach("etc/passwd")
     # A link, a `.pth` file or the settings of an environment may lie anywhere.
-    while len(_places(layers)) > 1 and layers.descend():
+    while len({*_roots(layers), *map(posixpath.dirname, _modules(layers))}) > 1 and layers.descend():
         continue
     vllm = find_vllm(layers, base, python, layers.names)
     found = read_record(layers, vllm)
@@ -279,9 +279,8 @@ def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
     return vllm
 
 
-def _places(layers: LayeredFiles) -> set[str]:
-    modules = (path.removesuffix("/__init__.py") for path in layers.matching(_IMPORTABLE.fullmatch))
-    return {*_roots(layers), *(posixpath.dirname(path) for path in modules)}
+def _modules(layers: LayeredFiles) -> Iterator[str]:
+    return (path.removesuffix("/__init__.py") for path in layers.matching(_IMPORTABLE.fullmatch))
 
 
 def _roots(layers: LayeredFiles) -> list[str]:

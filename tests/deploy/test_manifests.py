@@ -1,4 +1,4 @@
-"""deploy/kubernetes: valid by the schemas, one init container everywhere, and a component that patches what exists."""
+"""deploy/: valid by the schemas, one init container everywhere, and a component that patches what exists."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from ruamel.yaml import YAML
 
 from tests.loopback import listening
 from tests.paths import ROOT
+from tests.tiers import deep
 
 TOP = ROOT / "deploy/kubernetes"
 VERSIONS = ("1.32", "1.37")
+SERVERS = ("kubernetes/deployment.yaml", "kubernetes/leaderworkerset.yaml")
+RAY = ("ray/raycluster.yaml", "ray/rayservice.yaml")
 SAMPLE = """apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -52,7 +55,7 @@ configMapGenerator:
 
 def documents(name: str) -> dict[str, Any]:
     """Return the objects of a manifest by kind."""
-    return {found["kind"]: found for found in YAML(typ="safe").load_all((TOP / name).read_text())}
+    return {found["kind"]: found for found in YAML(typ="safe").load_all((ROOT / "deploy" / name).read_text())}
 
 
 def pods(name: str) -> list[dict[str, Any]]:
@@ -60,21 +63,27 @@ def pods(name: str) -> list[dict[str, Any]]:
     found = documents(name)
     if "Deployment" in found:
         return [found["Deployment"]["spec"]["template"]["spec"]]
-    template = found["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
-    return [template[key]["spec"] for key in ("leaderTemplate", "workerTemplate")]
+    if "LeaderWorkerSet" in found:
+        template = found["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+        return [template[key]["spec"] for key in ("leaderTemplate", "workerTemplate")]
+    cluster = found["RayCluster"]["spec"] if "RayCluster" in found else found["RayService"]["spec"]["rayClusterConfig"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert all(isinstance(group["rayStartParams"], dict) for group in groups), "KubeRay wants it, also empty"
+    return [group["template"]["spec"] for group in groups]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["deployment.yaml", "leaderworkerset.yaml"])
+@pytest.mark.parametrize("version", [VERSIONS[-1], deep(VERSIONS[0])])
+@pytest.mark.parametrize("name", [*SERVERS, *RAY])
 def test_the_objects_are_valid(name: str, version: str) -> None:
     found = documents(name)
-    own = [found[kind] for kind in found if kind != "LeaderWorkerSet"]
+    own = [found[kind] for kind in found if kind not in ("LeaderWorkerSet", "RayCluster", "RayService")]
     bare = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}}
     for one in (*own, *({**bare, "spec": spec} for spec in pods(name))):
         assert kubernetes_validate.validate(one, version, strict=True) == version
+    assert name not in RAY or found["ConfigMap"] == documents(SERVERS[0])["ConfigMap"]
 
 
-@pytest.mark.parametrize("name", ["deployment.yaml", "leaderworkerset.yaml"])
+@pytest.mark.parametrize("name", SERVERS)
 def test_the_pods_are_locked(name: str) -> None:
     for spec in pods(name):
         of = spec["securityContext"]
@@ -87,31 +96,36 @@ def test_the_pods_are_locked(name: str) -> None:
             }
 
 
-@pytest.mark.parametrize("name", ["deployment.yaml", "leaderworkerset.yaml", "component/patch.yaml"])
+@pytest.mark.parametrize("name", [*SERVERS, "kubernetes/component/patch.yaml", *RAY])
 def test_the_farm_is_the_same_everywhere(name: str) -> None:
     """One init container, of the server's image; the server mounts the farm read-only, and finds it first."""
-    expected = pods("deployment.yaml")[0]["initContainers"][0]
+    expected = pods(SERVERS[0])[0]["initContainers"][0]
     for spec in pods(name):
         (init,), (server,) = spec["initContainers"], spec["containers"]
-        assert init == expected
+        if name in RAY:
+            assert (init["image"], init["command"], init["env"]) == (
+                server["image"],
+                expected["command"],
+                expected["env"],
+            )
+        else:
+            assert init == expected
         assert server.get("image", init["image"]) == init["image"]
-        assert {"name": "vpatch", "mountPath": "/run/vpatch", "readOnly": True} in server["volumeMounts"]
-        assert {"name": "PYTHONPATH", "value": "/run/vpatch"} in server["env"]
+        folder = init["volumeMounts"][0]
+        assert {**folder, "readOnly": True} in server["volumeMounts"]
+        assert {"name": "PYTHONPATH", "value": folder["mountPath"]} in server["env"]
         assert next(one for one in server["env"] if one["name"] == "VPATCH_RUN") == init["env"][0]
         volumes = {volume["name"] for volume in spec["volumes"]}
         assert {mount["name"] for one in (init, server) for mount in one["volumeMounts"]} <= volumes
 
 
 def test_each_worker_of_a_group_proves_what_it_runs() -> None:
-    for spec in pods("leaderworkerset.yaml"):
+    for spec in pods(SERVERS[1]):
         assert "--worker-extension-cls vpatch_receipt.Proof" in spec["containers"][0]["command"][-1]
-
-
-def test_the_component_names_its_patch() -> None:
+    (app,) = YAML(typ="safe").load(documents(RAY[1])["RayService"]["spec"]["serveConfigV2"])["applications"]
+    assert app["args"]["llm_configs"][0]["engine_kwargs"]["worker_extension_cls"] == "vpatch_receipt.Proof"
     component = YAML(typ="safe").load((TOP / "component/kustomization.yaml").read_text())
-
-    assert component["kind"] == "Component"
-    assert [patch["path"] for patch in component["patches"]] == ["patch.yaml"]
+    assert (component["kind"], [patch["path"] for patch in component["patches"]]) == ("Component", ["patch.yaml"])
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl, for its kustomize")
@@ -163,16 +177,10 @@ class Metrics(BaseHTTPRequestHandler):
     ],
 )
 def test_ready_is_a_server_that_says_the_digest(text: str, code: int) -> None:
-    with listening(Metrics, text=text) as server:
-        command = probe(server.server_port)
+    server: Mapping[str, Any] = pods(SERVERS[0])[0]["containers"][0]
+    python, *words = server["readinessProbe"]["exec"]["command"]
+    with listening(Metrics, text=text) as metrics:
+        command = [sys.executable, *(word.replace(":8000/", f":{metrics.server_port}/") for word in words)]
         ran = subprocess.run(command, env={"VPATCH_RUN": "0123456789ab", "PATH": "/usr/bin:/bin"}, check=False)
 
-    assert ran.returncode == code
-
-
-def probe(port: int) -> list[str]:
-    """Return the probe's command, for a server on a port of this machine."""
-    server: Mapping[str, Any] = pods("deployment.yaml")[0]["containers"][0]
-    python, *words = server["readinessProbe"]["exec"]["command"]
-    assert python == "python3"
-    return [sys.executable, *(word.replace(":8000/", f":{port}/") for word in words)]
+    assert (python, ran.returncode) == ("python3", code)
