@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import ARCHITECTURES, KNOWN, Architecture
+from vpatch.plan.architectures import ARCHITECTURES, KNOWN, Architecture
 
 from tests.plan.drawn_hybrids import BAILING
 

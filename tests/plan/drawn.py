@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from vpatch.plan import FULL, KNOWN, LINEAR
+from vpatch.plan import FULL, LINEAR
+from vpatch.plan.architectures import KNOWN
 
 TOWERS = {
     "qwen2_5_vl": "qwen2_5_vl",

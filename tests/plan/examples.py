@@ -11,8 +11,9 @@ from typing import Any
 
 from packaging.version import Version
 from vpatch.plan import FULL, GIB, Attention, Model, Weights
-from vpatch.plan.deployment import Deployment, Gpu, Preset, gpu
-from vpatch.plan.lookup import load
+from vpatch.plan.defaults import Preset, gpu
+from vpatch.plan.deployment import Deployment, Gpu, Release, release_of
+from vpatch.plan.models import load
 
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
@@ -64,7 +65,12 @@ def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Dep
         "gpu_memory_utilization": 0.93,
         "enable_prefix_caching": False,
     }
-    return Deployment(**{"vllm": Version(vllm), "gpu": gpu(card), **usual, **said})
+    return Deployment(**{"release": traits(vllm), "gpu": gpu(card), **usual, **said})
+
+
+def traits(vllm: str) -> Release:
+    """Return the release of a version."""
+    return release_of(Version(vllm))
 
 
 GPU = Gpu("a GPU", 32 * GIB)
@@ -84,7 +90,7 @@ def bare_model(name: str, revision: str | None = None) -> Model:
 
 
 def bare_deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
-    fixed: dict[str, Any] = {"vllm": Version(vllm), "gpu": GPU, "max_model_len": 32768}
+    fixed: dict[str, Any] = {"release": traits(vllm), "gpu": GPU, "max_model_len": 32768}
     return Deployment(**fixed | options)
 
 

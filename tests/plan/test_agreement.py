@@ -20,17 +20,19 @@ from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import ATTENTIVE, SLIDING
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
-from vpatch.plan.division import stages_of
+from vpatch.plan.deployment import Deployment, Gpu
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 
 from tests.plan.drawn import POSITIONS
 from tests.plan.draws import DTYPES, FP8, RANKS, TURBOQUANT, Draw, draws
+from tests.plan.examples import traits
 from tests.plan.newer_types import NEWER
 from tests.releases import SHAPES, pending, tree_of
 from tests.tiers import sampled
-from tests.validation.cpu.comparison import one_first, ran
+from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.trees import patched_tree
+
+pytestmark = pytest.mark.deep
 
 Found = dict[str, Any]
 
@@ -50,7 +52,7 @@ def _some_quantized(draw: Draw) -> bool:
 
 
 def _stage_without_attention(draw: Draw) -> bool:
-    stages = stages_of(draw.text["num_hidden_layers"], draw.stages)
+    stages = _deployed(draw, "0.33.0").stages(draw.text["num_hidden_layers"])
     kinds = model_of(draw.config, "", name="").layers
     return draw.hybrid and any(set(ATTENTIVE).isdisjoint(kinds[stage.start : stage.stop]) for stage in stages)
 
@@ -145,7 +147,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
 """Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", sampled(SHAPES[::-1], 6)))
+@pytest.fixture(scope="module", params=sorted({"0.20.2", *sampled(SHAPES[::-1], 6)}))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -193,11 +195,9 @@ def test_every_cache_is_drawn_for_each_kind_and_every_number_of_gpus() -> None:
     assert drawn == set(product((*DTYPES, *NEWER), (False, True), RANKS))
 
 
-def ours(draw: Draw, release: str) -> Found | str:
-    """Return plan's results for a draw."""
-    model = model_of(draw.config, "config.json", name=draw.name)
-    said = Deployment(
-        vllm=Version(release),
+def _deployed(draw: Draw, release: str) -> Deployment:
+    return Deployment(
+        release=traits(release),
         gpu=Gpu("drawn", 0, draw.capability),
         max_model_len=draw.arguments["max_model_len"],
         max_num_batched_tokens=draw.arguments["max_num_batched_tokens"],
@@ -208,15 +208,20 @@ def ours(draw: Draw, release: str) -> Found | str:
         enable_prefix_caching=draw.arguments["enable_prefix_caching"],
         mamba_ssm_cache_dtype=draw.arguments.get("mamba_ssm_cache_dtype", "auto"),
     )
+
+
+def ours(draw: Draw, release: str) -> Found | str:
+    """Return plan's results for a draw."""
+    model = model_of(draw.config, "config.json", name=draw.name)
+    said = _deployed(draw, release)
     try:
         laid = layout(model, said)
     except Failure:
         return REFUSED
 
-    traits = arithmetic_of(said.vllm)
     held = capacity(laid, said, [draw.budget] * draw.stages)
     length = longest(laid, said, held.blocks)
-    needed = blocks_for(laid, said.max_model_len) + traits.keeps_null_block
+    needed = blocks_for(laid, said.max_model_len) + said.release.keeps_null_block
     sizes = {
         "block_size": laid.block_size,
         "state_bytes": laid.state_bytes,
@@ -228,8 +233,7 @@ def ours(draw: Draw, release: str) -> Found | str:
     }
     if length < said.max_model_len:
         return sizes | {"held": REFUSED}
-    printed = held.slots if traits.prints_slots else held.tokens
-    return sizes | {"held": {"blocks": held.blocks, "concurrency": held.concurrency, "printed": printed}}
+    return sizes | {"held": {"blocks": held.blocks, "concurrency": held.concurrency, "printed": held.printed}}
 
 
 def theirs(found: Found) -> Found | str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.plan import GIB
-from vpatch.plan.deployment import GPUS, presets
+from vpatch.plan.defaults import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.plan.examples import AT_32K, FP8_AT_262K, Printed

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from vpatch.errors import Failure
 from vpatch.installation import how_to_add
 from vpatch.plan.commands import compose, docker
-from vpatch.plan.deployment import presets
+from vpatch.plan.defaults import presets
 
 from tests.loopback import listening
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment

@@ -10,10 +10,10 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import gpu
+from vpatch.plan.defaults import gpu
 from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
-from vpatch.plan.lookup import load
-from vpatch.plan.planner import plan
+from vpatch.plan.models import load
+from vpatch.plan.verdict import plan
 
 from tests.failures import problems_of
 from tests.plan.examples import (
@@ -38,7 +38,7 @@ def test_the_rows_of_the_card_are_within_the_estimates_bounds(row: Printed) -> N
     Of the rows at 262K the card prints the weights of those at 32K, though TurboQuant's buffers are larger there.
     """
     model, said, _ = planned(row.preset)
-    memory = fit(model, weights_of(model), said).memory
+    memory = fit(model, said).memory
 
     assert memory.kv_cache.least < row.kv_cache * GIB < memory.kv_cache.most
     assert abs(memory.kv_cache.likely / GIB - row.kv_cache) < (0.5 if row is TURBOQUANT_AT_262K else 0.2)
@@ -79,8 +79,8 @@ def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
 )
 def test_every_remedy_fits(model: Model, said: dict[str, Any]) -> None:
     wanted = deployment(**said)
-    assert not fit(model, weights_of(model), wanted).fits
-    told = list(remedies(model, weights_of(model), wanted))
+    assert not fit(model, wanted).fits
+    told = list(remedies(fit(model, wanted)))
 
     assert told
     for remedy in told:
@@ -88,7 +88,7 @@ def test_every_remedy_fits(model: Model, said: dict[str, Any]) -> None:
         value = value or "True"
         field = option.removeprefix("--").replace("-", "_")
         change = {field: gpu(value.strip("'"))} if field == "gpu" else {field: type(getattr(wanted, field))(value)}
-        assert fit(model, weights_of(model), replace(wanted, **change)).fits, remedy
+        assert fit(model, replace(wanted, **change)).fits, remedy
 
 
 def test_nothing_fits_what_is_larger_than_everything() -> None:
@@ -101,10 +101,10 @@ def test_nothing_fits_what_is_larger_than_everything() -> None:
 @pytest.mark.parametrize("requests", [1, 3])
 def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
     model, wanted = hybrid(), deployment(**said)
-    advice = advise(model, weights_of(model), wanted, requests)
+    advice = advise(fit(model, wanted), requests)
 
     def serves(count: int = 1, **changed: Any) -> bool:
-        found = fit(model, weights_of(model), replace(wanted, **changed))
+        found = fit(model, replace(wanted, **changed))
         return found.fits and found.likely.concurrency >= count
 
     assert advice.max_model_len
@@ -120,19 +120,19 @@ def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
 
 def test_no_advice_where_nothing_fits() -> None:
     model = dense(gib=100.0)
-    advice = advise(model, weights_of(model), deployment())
+    advice = advise(fit(model, deployment()))
 
     assert (advice.max_model_len, advice.max_num_seqs, advice.gpu_memory_utilization) == (None, None, None)
 
 
 def test_a_given_size_of_the_cache_is_taken() -> None:
     model = hybrid()
-    found = fit(model, weights_of(model), deployment(kv_cache_memory_bytes=3 * GIB))
+    found = fit(model, deployment(kv_cache_memory_bytes=3 * GIB))
 
     assert found.memory.kv_cache.exact
     assert found.likely == found.least == found.most
     assert found.likely.blocks == 3 * GIB // found.layout.bytes_per_block[0]
-    assert advise(model, weights_of(model), found.deployment).gpu_memory_utilization is None
+    assert advise(fit(model, found.deployment)).gpu_memory_utilization is None
 
 
 def test_the_longest_is_what_auto_takes() -> None:
@@ -147,7 +147,7 @@ def test_the_longest_is_what_auto_takes() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_gpus_share_the_weights(stages: int) -> None:
     model = hybrid(MOE, 66.0)
-    found = fit(model, weights_of(model), deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
+    found = fit(model, deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
 
     size = next(item.size for item in found.memory.items if item.name == "weights")
     assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
@@ -160,7 +160,7 @@ def test_unknown_weights_are_refused() -> None:
 
 def test_no_remedy_is_longer_than_the_model() -> None:
     model = dense()
-    told = list(remedies(model, weights_of(model), deployment(max_model_len=1 << 40)))
+    told = list(remedies(fit(model, deployment(max_model_len=1 << 40))))
 
     assert told[0] == "--max-model-len 40960"
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_brings_scales_for_its_cache_gets_one_in_fp8() -> None
 
 def test_a_vision_tower_that_is_not_loaded_takes_nothing() -> None:
     model = load(MOE)
-    whole, text = (fit(model, weights_of(model), deployment(language_model_only=only)) for only in (False, True))
+    whole, text = (fit(model, deployment(language_model_only=only)) for only in (False, True))
     sizes = [found.memory.items[0].size.likely for found in (whole, text)]
 
     assert sizes[0] - sizes[1] == weights_of(model).vision > 0.8 * GIB
@@ -202,7 +202,7 @@ def test_a_vision_tower_that_is_not_loaded_takes_nothing() -> None:
 def test_a_batch_that_takes_too_much_may_be_smaller() -> None:
     model, wanted = hybrid(), deployment(max_num_batched_tokens=200_000)
 
-    assert "--max-num-batched-tokens 8192" in list(remedies(model, weights_of(model), wanted))
+    assert "--max-num-batched-tokens 8192" in list(remedies(fit(model, wanted)))
 
 
 def test_the_needs_of_an_unknown_architecture_are_unknown() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from vpatch.errors import Problem
 from vpatch.installation import how_to_add
-from vpatch.plan import GIB, Model, lookup
-from vpatch.plan.lookup import load
+from vpatch.plan import GIB, Model, checkpoint_files, models
+from vpatch.plan.models import load
 
 from tests.failures import problem_of, problems_of
 from tests.plan.configs import file, header, named
@@ -74,7 +74,7 @@ def test_an_unreadable_reference_is_ignored(cache: Path, said: bytes) -> None:
     stored(cache, COMMIT, "main")
     (cache / FOLDER / "refs/main").write_bytes(said)
 
-    assert lookup.cached_folder(NAME, None) is None
+    assert models.cached_folder(NAME, None) is None
 
 
 HOMES = {
@@ -96,7 +96,7 @@ def test_the_cache_is_where_huggingface_hub_looks(name: str, monkeypatch: pytest
         monkeypatch.setenv(variable, value)
     theirs = printed("from huggingface_hub import constants; print(constants.HF_HUB_CACHE)").strip()
 
-    assert [str(lookup.cache_home()), theirs] == [wanted, wanted]
+    assert [str(checkpoint_files.cache_home()), theirs] == [wanted, wanted]
 
 
 def publish(hub: Hub, config: Any = CONFIG) -> None:
@@ -138,7 +138,7 @@ def test_only_headers_are_downloaded_and_nothing_is_stored(hub: Hub, cache: Path
 
 def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub)
-    monkeypatch.setattr(lookup, "FIRST", 64)
+    monkeypatch.setattr(models, "FIRST", 64)
     hub.redirects = True
 
     assert weights_of(download()).loaded == MEASURED.loaded
@@ -246,7 +246,7 @@ def test_a_config_that_is_not_json_or_too_long_is_reported(hub: Hub, monkeypatch
     hub.files = {"config.json": b"<html>"}
     assert refused()[0].cause.startswith("it is not JSON")
 
-    monkeypatch.setattr(lookup, "CONFIG_BYTES", 5)
+    monkeypatch.setattr(models, "CONFIG_BYTES", 5)
     assert refused()[0].cause == "it is longer than 5 bytes"
 
 
@@ -268,7 +268,7 @@ def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypa
     hub.ranges = "ignored"
     assert download().weights
 
-    monkeypatch.setattr(lookup, "FIRST", 64)
+    monkeypatch.setattr(models, "FIRST", 64)
     assert {problem.cause for problem in refused()} == {OTHER}
 
 
@@ -290,7 +290,7 @@ def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_the_endpoint_of_the_user_is_used(hub: Hub, tmp_path: Path) -> None:
     publish(hub)
-    script = f"from vpatch.plan.lookup import load; print(load({NAME!r}, download=True).weights.exact)"
+    script = f"from vpatch.plan.models import load; print(load({NAME!r}, download=True).weights.exact)"
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from packaging.version import Version
-from vpatch.errors import UnknownName
 from vpatch.plan import FULL, LINEAR, Attention, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import RELEASES as KNOWN
-from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
-from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, turboquant_slot
-from vpatch.plan.kv_types import skipped_layers
+from vpatch.plan.deployment import TURBOQUANT
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, token_bytes
+from vpatch.plan.refusals import skipped_layers
 
 from tests.failures import problems_of
 from tests.plan.configs import named
 from tests.plan.examples import DENSE_HYBRID, FOUR_BITS, MOE, dense, deployment, hybrid
-from tests.releases import RELEASES
 
 NEMOTRON = model_of(named("NemotronHForCausalLM", hybrid_override_pattern="MEM*", mamba_num_heads=64), "", name="Nano")
 FALCON = model_of(named("FalconH1ForCausalLM"), "", name="Falcon")
@@ -62,19 +57,13 @@ def test_states_of_mamba(release: str, said: dict[str, Any], state: int, block: 
 
 
 def test_slots_of_turboquant() -> None:
-    """At a head size of 256, per KV head."""
-    assert [turboquant_slot(dtype, 256) for dtype in TURBOQUANT] == [388, 262, 230, 198]
+    """Of a token, for keys and values, at a head size of 256."""
+    assert [token_bytes(Attention(1, 1, 256), dtype, "bfloat16") for dtype in TURBOQUANT] == [388, 262, 230, 198]
 
 
 @pytest.mark.parametrize(
     ("model", "said", "message"),
     [
-        (
-            HYBRID,
-            {"vllm": "0.17.0"},
-            "unknown release: vLLM 0.17.0: plan knows the arithmetic of vLLM 0.18.0 to",
-        ),
-        (HYBRID, {"vllm": "0.34.0"}, "unknown release: vLLM 0.34.0"),
         (HYBRID, {"kv_cache_dtype": FOUR_BITS, "vllm": "0.19.1"}, f"no such KV cache: {FOUR_BITS} on vLLM 0.19.1"),
         (HYBRID, {"kv_cache_dtype": "fp4"}, "no such KV cache: fp4 on vLLM 0.20.2"),
         (HYBRID, {"tensor_parallel_size": 3}, "its 16 attention heads are not divisible by 3"),
@@ -83,7 +72,18 @@ def test_slots_of_turboquant() -> None:
         (hybrid(layers=(LINEAR,) * 8), {}, "no attention"),
         (HYBRID, {"mamba_ssm_cache_dtype": "bfloat16"}, "no such states: bfloat16 on vLLM 0.20.2"),
         (NEMOTRON, {"tensor_parallel_size": 16}, "its 8 groups of a state are not divisible by 16"),
+        (NEMOTRON, {"pipeline_parallel_size": 4}, "4 stages: a stage would have no KV cache"),
         (FALCON, {"kv_cache_dtype": FOUR_BITS}, "vLLM does not find the attention of layers that also keep a state"),
+        (
+            model_of(named("Zamba2ForCausalLM"), "", name="Zamba"),
+            {"pipeline_parallel_size": 2},
+            "vLLM does not divide layers that share their attention",
+        ),
+        (
+            model_of(named("KimiLinearForCausalLM"), "", name="Kimi"),
+            {"vllm": "0.33.0", "mamba_ssm_cache_dtype": "bfloat16"},
+            "those of Kimi Delta Attention are in float32",
+        ),
     ],
 )
 def test_what_vllm_refuses(model: Model, said: dict[str, Any], message: str) -> None:
@@ -100,25 +100,24 @@ def test_every_problem_is_named_at_once() -> None:
     ("layers", "stages", "sizes"), [(40, 4, [10] * 4), (42, 4, [10, 11, 11, 10]), (7, 2, [4, 3]), (5, 1, [5])]
 )
 def test_stages(layers: int, stages: int, sizes: list[int]) -> None:
-    found = stages_of(layers, stages)
+    found = deployment(pipeline_parallel_size=stages).stages(layers)
 
     assert [len(stage) for stage in found] == sizes
     assert [index for stage in found for index in stage] == list(range(layers))
 
 
-def test_padding_layers_take_room() -> None:
-    """With 11 attention and 30 linear layers, the last group has 8 layers and takes the memory of 11."""
-    kinds = tuple(FULL if index < 11 else LINEAR for index in range(41))
-    found = layout(hybrid(layers=kinds), deployment())
+@pytest.mark.parametrize(
+    ("full", "linear", "stages", "groups", "pages"),
+    [
+        (11, 30, 1, (11, 10, 10, 10), [11]),  # the last group has 10 layers, and takes the memory of 11
+        (12, 13, 1, (12, 13), [13]),  # nearly as many of a kind are one group
+    ],
+)
+def test_groups(full: int, linear: int, stages: int, groups: tuple[int, ...], pages: list[int]) -> None:
+    kinds = tuple(FULL if index < full else LINEAR for index in range(full + linear))
+    found = layout(hybrid(layers=kinds), deployment(pipeline_parallel_size=stages))
 
-    assert found.groups == (11, 10, 10, 10)
-    assert found.bytes_per_block == (11 * found.page_bytes,)
-
-
-def test_nearly_as_many_of_a_kind_are_one_group() -> None:
-    kinds = tuple(FULL if index < 12 else LINEAR for index in range(25))
-
-    assert layout(hybrid(layers=kinds), deployment()).groups == (12, 13)
+    assert (found.groups, [size // found.page_bytes for size in found.bytes_per_block]) == (groups, pages)
 
 
 def test_a_stage_takes_what_its_layers_do() -> None:
@@ -162,38 +161,10 @@ def test_kernels_that_export_states_need_one_block_more(
     assert (found.state_blocks, found.block_size) == (blocks, block_size)
 
 
-def test_a_budget_of_nothing_holds_nothing() -> None:
-    said = deployment()
-    laid = layout(hybrid(), said)
-
-    assert capacity(laid, said, [-5]).blocks == 0 == capacity(laid, said, [laid.bytes_per_block[0] - 1]).tokens
-
-
-def test_the_smallest_stage_decides() -> None:
+def test_the_smallest_stage_decides_and_nothing_holds_nothing() -> None:
     said = deployment(pipeline_parallel_size=2)
     laid = layout(hybrid(), said)
-    sizes = laid.bytes_per_block
+    first, second = laid.bytes_per_block
 
-    assert capacity(laid, said, [100 * sizes[0], 7 * sizes[1]]).blocks == 7
-
-
-def test_a_build_has_the_arithmetic_of_its_release() -> None:
-    build, same, other = (arithmetic_of(Version(version)) for version in ("0.20.1rc3+g1", "0.20.1", "0.20.0"))
-
-    assert build == same != other
-
-
-@pytest.mark.parametrize(
-    ("version", "nearest"),
-    [("0.20.9", "0.20.2 and 0.21.0"), ("0.18.2+cu130", "0.18.1 and 0.19.0"), ("0.20.3.post1", "0.20.2 and 0.21.0")],
-)
-def test_a_release_that_does_not_exist(version: str, nearest: str) -> None:
-    with pytest.raises(UnknownName) as unknown:
-        arithmetic_of(Version(version))
-    assert str(unknown.value) == f"no such release: vLLM {version}: the nearest are {nearest}"
-
-
-def test_a_build_of_a_release_that_never_came_is_as_the_one_before() -> None:
-    """Between releases, builds are numbered after the next patch release, which may never come."""
-    assert arithmetic_of(Version("0.20.3.dev7+g1")) == arithmetic_of(Version("0.20.2"))
-    assert tuple(map(str, KNOWN)) == RELEASES
+    assert capacity(laid, said, [100 * first, 7 * second]).blocks == 7
+    assert capacity(laid, said, [-5, second]).blocks == 0 == capacity(laid, said, [first - 1, second]).tokens

@@ -9,11 +9,10 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.plan import CHUNKED, FULL, GIB, SLIDING, Attention, Latent, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import PER_TOKEN_HEAD
+from vpatch.plan.deployment import KV_TYPES, PER_TOKEN_HEAD
 from vpatch.plan.fit import fit, remedies
 from vpatch.plan.kv_cache import layout
-from vpatch.plan.kv_types import KV_TYPES
-from vpatch.plan.planner import plan
+from vpatch.plan.verdict import plan
 
 from tests.failures import problems_of
 from tests.plan.configs import named
@@ -145,7 +144,7 @@ def test_a_card_that_nobody_named_is_not_refused() -> None:
 
 def test_blackwell_keeps_a_batch_of_results_in_each_layer() -> None:
     def buffers(card: str, **said: Any) -> int:
-        found = fit(dense(), weights_of(dense()), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **said))
+        found = fit(dense(), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **said))
         return sum(item.size.likely for item in found.memory.items if item.name == "NVFP4 buffers")
 
     assert buffers("B200") == 28 * 4096 * 16 * 128
@@ -191,19 +190,17 @@ def test_a_type_that_vllm_refuses_is_neither_compared_nor_advised() -> None:
     said = deployment("0.33.0", "A100 40GB", max_model_len=40_960, max_num_seqs=8, gpu_memory_utilization=0.98)
 
     assert "fp8" not in {one.dtype for one in plan(wide, said, discover()).choices}
-    assert not any(
-        f"--kv-cache-dtype {dtype}" in list(remedies(wide, weights_of(wide), said)) for dtype in ("fp8", FP8)
-    )
+    assert not any(f"--kv-cache-dtype {dtype}" in list(remedies(fit(wide, said))) for dtype in ("fp8", FP8))
 
 
 @pytest.mark.parametrize(("vllm", "advised"), [("0.31.0", FOUR_BITS), ("0.33.0", "nvfp4")])
 def test_the_largest_type_that_fits_is_advised(vllm: str, advised: str) -> None:
     """A request of 40,960 tokens takes 3.7 GiB in TurboQuant's largest type, 2.5 in NVFP4; 3.2 are there."""
     model, said = dense(56, gib=20.0), deployment(vllm, max_model_len=40_960)
-    spare = fit(model, weights_of(model), said).memory.kv_cache.likely - int(3.2 * GIB)
+    spare = fit(model, said).memory.kv_cache.likely - int(3.2 * GIB)
     model = dense(56, gib=20.0 + spare / GIB)
 
-    assert f"--kv-cache-dtype {advised}" in list(remedies(model, weights_of(model), said))
+    assert f"--kv-cache-dtype {advised}" in list(remedies(fit(model, said)))
 
 
 @pytest.mark.parametrize(

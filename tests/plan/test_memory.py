@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from vpatch.plan import GIB, Experts, Model
-from vpatch.plan.deployment import Deployment, defaults, gpu, in_second_runner
-from vpatch.plan.estimates import Item
-from vpatch.plan.memory import CONTEXT_GRANULE, TILE, account, counts_graphs
+from vpatch.plan.defaults import defaults, gpu, in_second_runner
+from vpatch.plan.deployment import Deployment
+from vpatch.plan.memory import CONTEXT_GRANULE, TILE, Item, account, counts_graphs
 from vpatch_overlays.companions import turboquant_tiles
 
 from benchmarks.calibrate import STARTS
-from tests.plan.examples import dense, hybrid, weights_of
+from tests.plan.examples import dense, hybrid, traits
 from tests.releases import RELEASES, tiered, tree_of
 
 SHAPES = {
@@ -31,9 +30,9 @@ SHAPES = {
 
 
 def items(model: Model, card: str = "H100", vllm: str = "0.19.0", stage: int = -1, **said: Any) -> dict[str, Item]:
-    usual = {**defaults(model, Version(vllm), gpu(card)), "max_model_len": 2048}
-    deployed = Deployment(vllm=Version(vllm), gpu=gpu(card), **{**usual, **said})
-    return {item.name: item for item in account(model, weights_of(model), deployed)[stage].items}
+    usual = {**defaults(model, traits(vllm), gpu(card)), "max_model_len": 2048}
+    deployed = Deployment(release=traits(vllm), gpu=gpu(card), **{**usual, **said})
+    return {item.name: item for item in account(model, deployed, 16)[stage].items}
 
 
 def test_the_tiles_are_those_of_the_overlay() -> None:
@@ -106,20 +105,20 @@ def test_the_second_runner_estimates_no_graphs_where_plan_says_so(release: str) 
     listed = '"Qwen3ForCausalLM"' in config.partition("class OptimizationLevel")[0]
     by_kind = "not model_config.is_moe" in config and "is_hybrid" in config
 
-    assert in_second_runner(model, Version(release)) == (returns_nothing and (listed or by_kind))
-    assert not in_second_runner(hybrid(), Version(release))
+    assert in_second_runner(model, traits(release)) == (returns_nothing and (listed or by_kind))
+    assert not in_second_runner(hybrid(), traits(release))
 
 
 def test_what_decides_on_the_second_runner() -> None:
     def second(vllm: str, **said: Any) -> bool:
-        return in_second_runner(dense(**said), Version(vllm))
+        return in_second_runner(dense(**said), traits(vllm))
 
     assert [vllm for vllm in ("0.21.0", "0.22.0", "0.28.0", "0.29.0") if second(vllm)] == ["0.22.0", "0.28.0"]
     assert not second("0.23.0", quantization="fp8")
     assert second("0.24.0", quantization="fp8")
     assert not second("0.25.0", experts=Experts(8, 2, 64))
     assert second("0.25.0", experts=Experts(8, 2, 64), architecture="Qwen2MoeForCausalLM")
-    deployed = Deployment(Version("0.27.0"), gpu("4090"), 2048)
+    deployed = Deployment(traits("0.27.0"), gpu("4090"), 2048)
     assert not counts_graphs(dense(), deployed)
     assert counts_graphs(hybrid(), deployed)
     off = replace(deployed, environment=("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0",))

@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import Deployment, gpu, preset
+from vpatch.plan.defaults import gpu, preset
+from vpatch.plan.deployment import Deployment
 from vpatch.plan.kv_cache import Capacity, Layout, capacity, layout
-from vpatch.plan.lookup import load
+from vpatch.plan.models import load
 
 from tests.plan.examples import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
 

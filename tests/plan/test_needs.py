@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued, Need, Overlay, Part, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.plan.deployment import Deployment, gpu
-from vpatch.plan.lookup import load
+from vpatch.plan.defaults import gpu
+from vpatch.plan.deployment import Deployment
+from vpatch.plan.models import load
 from vpatch.plan.needs import needs
 
 from tests.conftest import Program, Ran
+from tests.plan.examples import traits
 from tests.releases import RELEASES, fact
 from tests.validation.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
 from tests.validation.cpu.head_models import qwen3_5
@@ -39,7 +40,7 @@ MATRIX = {
 
 def asked(revision: str, dtype: str, vllm: str, installed: tuple[Catalogued, ...] | None = None) -> dict[str, Any]:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision)
-    deployment = Deployment(Version(vllm), gpu("5090"), 262_144, dtype, max_num_batched_tokens=8192)
+    deployment = Deployment(traits(vllm), gpu("5090"), 262_144, dtype, max_num_batched_tokens=8192)
     return {item.id: item for item in needs(model, deployment, installed or discover())}
 
 
@@ -73,7 +74,7 @@ def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, v
 )
 def test_fast_decoding_is_recommended_for_turboquant(dtype: str, card: str, because: str | None) -> None:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "main")
-    found = needs(model, Deployment(Version("0.26.0"), gpu(card), 32_768, dtype), discover())
+    found = needs(model, Deployment(traits("0.26.0"), gpu(card), 32_768, dtype), discover())
     (item,) = (item for item in found if item.id == "turboquant-decode")
 
     assert not item.needed
@@ -155,7 +156,7 @@ def test_an_overlay_that_raises_is_named(answer: Any, cause: str) -> None:
 
 def test_an_overlay_covers_only_its_own_quantization_of_the_head() -> None:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "fp8-head")
-    deployment = Deployment(Version("0.20.2"), gpu("5090"), 32_768)
+    deployment = Deployment(traits("0.20.2"), gpu("5090"), 32_768)
     found = {item.id: item for item in needs(replace(model, quantization="modelopt"), deployment, discover())}
 
     assert (found[HEAD].needed, found[HEAD].state) == (False, State.PENDING)

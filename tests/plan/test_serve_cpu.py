@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 from vpatch.plan.commands import serve
-from vpatch.plan.deployment import Deployment, Preset, presets
+from vpatch.plan.defaults import Preset, presets
+from vpatch.plan.deployment import Deployment
 
 from tests.conftest import Trees
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
-from tests.validation.cpu.comparison import one_first
 from tests.validation.cpu.environment import interpreter, probe
 
-RELEASES = one_first("0.33.0", ("0.18.0", "0.20.2"))
+pytestmark = pytest.mark.deep
+
+RELEASES = ("0.33.0", "0.18.0", "0.20.2")
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {

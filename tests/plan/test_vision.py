@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from vpatch.plan import CHUNKED, FULL, GIB, Model
+from vpatch.plan.activations import profiled
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.fit import fit
 from vpatch.plan.kv_cache import layout
-from vpatch.plan.vision import profiled
 
 from benchmarks.calibrate import STARTS
 from tests.failures import problems_of
@@ -52,7 +52,7 @@ def test_what_towers_are_profiled_with(name: str, said: dict[str, Any], patches:
 def test_a_language_model_alone_has_no_tower() -> None:
     model = started(QWEN)
     said: dict[str, Any] = {"card": "A100", "max_model_len": 128_000}
-    whole, alone = (fit(model, weights_of(model), deployment(**said, language_model_only=one)) for one in (False, True))
+    whole, alone = (fit(model, deployment(**said, language_model_only=one)) for one in (False, True))
 
     assert alone.memory.kv_cache.likely - whole.memory.kv_cache.likely > 12 * GIB
     assert {item.name for item in alone.memory.items} == {item.name for item in whole.memory.items}

@@ -153,9 +153,8 @@ def _planned(release: str, probe: Probe) -> dict[str, Any]:
     total = 143000 << 20
     bare = {(PATCHED, probe.name): {"events": [{"requested": 0, "total": total}], "error": None}}
     model, deployment = deployment_of(Evidence(release, results=bare), probe.name)
-    assert model.weights
-    (memory,) = account(model, model.weights, deployment)
     laid = layout(model, deployment)
+    (memory,) = account(model, deployment, laid.block_size)
     held = capacity(laid, deployment, [memory.kv_cache.likely])
     sizes = {item.name: item.size.likely for item in memory.items}
     return {

@@ -9,29 +9,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import (
-    CHUNKED,
-    DECODERS,
-    DELTA,
-    FULL,
-    KEYS,
-    KNOWN,
-    LINEAR,
-    MOE,
-    SLIDING,
-    Architecture,
-    Attention,
-    Experts,
-    Latent,
-    Model,
-    Rope,
-    weights,
-)
+from vpatch.plan import CHUNKED, DELTA, FULL, LINEAR, MOE, SLIDING, Attention, Experts, Latent, Model, Rope, weights
+from vpatch.plan.architectures import DECODERS, KEYS, KNOWN, Architecture
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
-from vpatch.plan.quantization import head_scheme
-from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, not_modeled, state_of
-from vpatch.plan.vision import tower_of
+from vpatch.plan.matrices import tower_of
+from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
+from vpatch.plan.states import HYBRID, LISTED, count_of, kinds_of, listed, not_modeled, state_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
@@ -130,7 +113,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         rope=_rope(text),
         unknown=unknown,
         bounded=not (unknown and known.latent),
-        since=LISTED_SINCE if known.single and text.has(LISTED) else known.since,
+        since=known.listed_since if text.has(LISTED) and known.listed_since else known.since,
     )
     if unknown:
         return model

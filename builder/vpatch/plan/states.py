@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, STATES, Architecture, State
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, State
+from vpatch.plan.architectures import STATES, Architecture
 from vpatch.plan.checkpoint_files import Fields
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -12,8 +13,8 @@ LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
 K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
 LINEAR_CONFIG = "linear_attn_config"
-LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
-"""The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
+LISTED = "layers_block_type"
+"""The list that Nemotron-H has in place of a pattern since transformers 5."""
 
 _NAMES = {"mamba": LINEAR, "conv": LINEAR, "attention": FULL}
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
