@@ -142,16 +142,6 @@ def test_a_card_that_nobody_named_is_not_refused() -> None:
     assert layout(dense(), replace(said, gpu=replace(said.gpu, capability=None))).page_bytes
 
 
-def test_blackwell_keeps_a_batch_of_results_in_each_layer() -> None:
-    def buffers(card: str, **said: Any) -> int:
-        found = fit(dense(), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **said))
-        return sum(item.size.likely for item in found.memory.items if item.name == "NVFP4 buffers")
-
-    assert buffers("B200") == 28 * 4096 * 16 * 128
-    assert buffers("B200", tensor_parallel_size=2) * 2 == buffers("B200")
-    assert buffers("RTX 5090") == 0
-
-
 @pytest.mark.parametrize(
     ("vllm", "card", "extra"),
     [
