@@ -10,7 +10,7 @@ from typing import Any
 
 from vpatch.plan.architectures import ARCHITECTURES, KNOWN, Architecture
 
-from tests.plan.drawn_hybrids import BAILING
+from tests.plan.drawn import BAILING
 
 FULL, LINEAR = "full_attention", "linear_attention"
 
@@ -81,10 +81,7 @@ def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
     return (
         head
         | untied
-        | {
-            "text_config": {"model_type": decoder, **text},
-            "vision_config": {"model_type": tower, **shape},
-        }
+        | {"text_config": {"model_type": decoder, **text}, "vision_config": {"model_type": tower, **shape}}
     )
 
 

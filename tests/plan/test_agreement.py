@@ -20,13 +20,12 @@ from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import ATTENTIVE, SLIDING
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import Deployment, Gpu
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, Gpu
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 
 from tests.plan.drawn import POSITIONS
-from tests.plan.draws import DTYPES, FP8, RANKS, TURBOQUANT, Draw, draws
+from tests.plan.draws import DTYPES, NEWER, RANKS, Draw, draws
 from tests.plan.examples import traits
-from tests.plan.newer_types import NEWER
 from tests.releases import SHAPES, pending, tree_of
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import ran
@@ -61,6 +60,10 @@ def _in_flashinfer(draw: Draw) -> bool:
     return draw.text.get("head_dim") in (64, 128, 256)
 
 
+def _has_fp8(draw: Draw) -> bool:
+    return _in_flashinfer(draw) or "kv_lora_rank" in draw.text
+
+
 def _power_of_two(draw: Draw) -> bool:
     model = model_of(draw.config, "", name="")
     sizes = {shape.head_size for shape in (model.attention, model.local) if shape}
@@ -87,11 +90,11 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     ),
     "key heads that cannot be divided are found when weights are loaded": (
         ">=0.20",
-        lambda draw: draw.text.get("linear_num_key_heads", 0) % draw.ranks > 0,
+        lambda draw: draw.text.get("linear_num_key_heads", 0) % draw.arguments["tensor_parallel_size"] > 0,
     ),
     "Triton has no FP8 before Ada, nor FlashInfer such heads": (
         ">=0.24",
-        lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not (_in_flashinfer(draw) or draw.latent),
+        lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not _has_fp8(draw),
     ),
     "FlashAttention is chosen, and fails on the first token": (
         ">=0.20,<0.22",
@@ -189,7 +192,7 @@ def test_enough_draws_are_accepted(seen: dict[str, Found], release: str) -> None
 
 
 def test_every_cache_is_drawn_for_each_kind_and_every_number_of_gpus() -> None:
-    drawn = {(draw.dtype, draw.hybrid, draw.ranks) for draw in DRAWS.values()}
+    drawn = {(draw.dtype, draw.hybrid, draw.arguments["tensor_parallel_size"]) for draw in DRAWS.values()}
 
     assert len(DRAWS) >= 60
     assert drawn == set(product((*DTYPES, *NEWER), (False, True), RANKS))
@@ -202,7 +205,7 @@ def _deployed(draw: Draw, release: str) -> Deployment:
         max_model_len=draw.arguments["max_model_len"],
         max_num_batched_tokens=draw.arguments["max_num_batched_tokens"],
         kv_cache_dtype=draw.dtype,
-        tensor_parallel_size=draw.ranks,
+        tensor_parallel_size=draw.arguments["tensor_parallel_size"],
         pipeline_parallel_size=draw.stages,
         speculative_tokens=draw.speculative,
         enable_prefix_caching=draw.arguments["enable_prefix_caching"],

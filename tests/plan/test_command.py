@@ -32,14 +32,7 @@ SHAPE = {
     "verdict": {"fits", "tight", "does not fit", "cannot know"},
     "fits": bool,
     "overlays": [
-        {
-            "id": str,
-            "needed": (bool, type(None)),
-            "recommended": bool,
-            "because": str,
-            "state": STATES,
-            "opt_in": bool,
-        }
+        {"id": str, "needed": (bool, type(None)), "recommended": bool, "because": str, "state": STATES, "opt_in": bool}
     ],
     "kv_cache": {
         "dtype": str,

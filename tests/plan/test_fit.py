@@ -27,10 +27,7 @@ BIG = hybrid(MOE, 66.5)
         (
             BIG,
             {},
-            (
-                "GiB are missing on a GPU: what comes before the KV cache",
-                "--tensor-parallel-size 4; --gpu 'H100'",
-            ),
+            ("GiB are missing on a GPU: what comes before the KV cache", "--tensor-parallel-size 4; --gpu 'H100'"),
         ),
         (dense(gib=5000.0), {}, ("nothing that is known would fit",)),
         (hybrid(), {"kv_cache_memory_bytes": 93 * GIB}, ("as asked for, and what comes before it are more than the",)),

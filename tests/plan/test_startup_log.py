@@ -91,11 +91,7 @@ NEEDED = "(2.5 GiB KV cache is needed, which is larger than the available KV cac
         # A log of which only the end is left: vLLM says there what it gave the KV cache, in each worker.
         ([IN_USE.format(12.26), IN_USE.format(12.24)], 12.24, False),
         ([*LINES[:3], "ValueError: No available memory for the cache blocks. Try increasing"], 0.0, True),
-        (
-            [*LINES[:3], f"ValueError: To serve a request with the models's max seq len, {NEEDED}"],
-            1.25,
-            True,
-        ),
+        ([*LINES[:3], f"ValueError: To serve a request with the models's max seq len, {NEEDED}"], 1.25, True),
     ],
 )
 def test_the_size_of_the_cache(lines: list[str], size: float, *, refused: bool) -> None:

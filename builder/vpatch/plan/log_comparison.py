@@ -142,47 +142,40 @@ def _blocks(start: Start, found: Fit) -> int:
 
 
 def _numbers(start: Start, found: Fit) -> Iterator[Compared]:
+    """Compare the sizes that vLLM counted, and those that follow from them; all are estimates but the block size."""
     printed, memory = start.printed, found.memory
     items = {item.name: item for item in memory.items}
     graphs = items.get("CUDA graphs")
     counted = graphs is not None and graphs.counted
+
+    def sized(name: str, seen: float, size: Estimate) -> Compared:
+        return Compared(name, seen, size.likely / GIB, size.least / GIB, size.most / GIB)
+
     if "weights_gib" in printed:
-        yield _sized("weights", printed["weights_gib"], items["weights"].size)
+        yield sized("weights", printed["weights_gib"], items["weights"].size)
     if "estimated_graphs_gib" in printed and graphs and counted:
-        yield _sized("graphs", printed["estimated_graphs_gib"], graphs.size)
-    rest = [item for item in memory.items if item.counted and item.name not in ("weights", "CUDA graphs")]
+        yield sized("graphs", printed["estimated_graphs_gib"], graphs.size)
     if "weights_gib" in printed and start.kv_cache_gib and ("estimated_graphs_gib" in printed or not counted):
+        rest = [item for item in memory.items if item.counted and item.name not in ("weights", "CUDA graphs")]
         taken = printed["weights_gib"] + (printed["estimated_graphs_gib"] if counted else 0.0)
-        yield _sized("the rest", memory.requested / GIB - taken - start.kv_cache_gib, added(rest))
+        yield sized("the rest", memory.requested / GIB - taken - start.kv_cache_gib, added(rest))
     if start.kv_cache_gib:
-        yield _sized("KV cache", start.kv_cache_gib, memory.kv_cache)
-    yield from _layout(start, found)
-
-
-def _layout(start: Start, found: Fit) -> Iterator[Compared]:
-    """Compare what vLLM made of the memory that it had: there is nothing to estimate in it."""
-    printed = start.printed
+        yield sized("KV cache", start.kv_cache_gib, memory.kv_cache)
     if "block_size" in printed:
-        yield _exactly("block size", printed["block_size"], found.layout.block_size)
-    if not start.kv_cache_gib or start.refused or "counted_kv_cache_gib" in printed:
-        return
+        yield Compared("block size", printed["block_size"], *[found.layout.block_size] * 3)
+    if start.kv_cache_gib and not start.refused and "counted_kv_cache_gib" not in printed:
+        yield from _held(start, found)
+
+
+def _held(start: Start, found: Fit) -> Iterator[Compared]:
+    """Compare what vLLM made of the memory that it had: there is nothing to estimate in it."""
     stages = len(found.layout.bytes_per_block)
     # vLLM prints GiB with two digits.
-    least, likely, most = (
+    likely, least, most = (
         capacity(found.layout, found.deployment, [int((start.kv_cache_gib + more) * GIB)] * stages)
-        for more in (-0.005, 0.0, 0.005)
+        for more in (0.0, -0.005, 0.005)
     )
-    if "tokens" in printed:
-        tokens = [one.printed for one in (likely, least, most)]
-        yield Compared("tokens", printed["tokens"], *tokens)
-    if "concurrency" in printed:
-        requests = [one.concurrency for one in (likely, least, most)]
-        yield Compared("concurrency", printed["concurrency"], *requests)
-
-
-def _sized(name: str, printed: float, size: Estimate) -> Compared:
-    return Compared(name, printed, size.likely / GIB, size.least / GIB, size.most / GIB)
-
-
-def _exactly(name: str, printed: float, planned: float) -> Compared:
-    return Compared(name, printed, planned, planned, planned)
+    for name in ("tokens", "concurrency"):
+        if name in start.printed:
+            of = "printed" if name == "tokens" else name
+            yield Compared(name, start.printed[name], *(getattr(one, of) for one in (likely, least, most)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vpatch.plan import (
     BOTH,
@@ -80,24 +80,25 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
 
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
-    """Whether a layer of a model with experts has none, as in vLLM's Qwen, GLM, DeepSeek, Jamba, Llama and Ernie."""
+    """Whether a layer of a model with experts has none: families of models have keys of their own for it."""
 
     def number(*keys: str, default: int, least: int = 0) -> int:
         return text.number(*keys, default=known.defaults.get(keys[0], default), least=least)
 
     first = number("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", default=0)
     last = number("moe_layer_end_index", default=-1, least=-1)
-    each, offset = number("expert_layer_period", default=1, least=1), number("expert_layer_offset", default=0)
+    period, offset = number("expert_layer_period", default=1, least=1), number("expert_layer_offset", default=0)
     step = number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1, least=1)
     listed = text.data.get("mlp_only_layers")
-    return (
-        index < first
-        or -1 < last < index
-        or index % each != offset % each
-        or (isinstance(listed, list) and index in listed)
-        or (index + 1) % step != 0
-        or index % number("moe_layer_freq", default=1, least=1) != 0
-    )
+    rules = {
+        "GLM, DeepSeek, LFM2, Ernie: before the first with experts": index < first,
+        "Ernie: behind the last": -1 < last < index,
+        "Jamba: experts in a layer of each period": index % period != offset % period,
+        "Qwen, Llama 4, Ernie: experts in each so-many-th": (index + 1) % step != 0,
+        "DeepSeek: the same, from the first on": index % number("moe_layer_freq", default=1, least=1) != 0,
+        "Qwen: by number": isinstance(listed, list) and index in listed,
+    }
+    return any(rules.values())
 
 
 def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[Part]:
@@ -194,54 +195,52 @@ def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1
 
 
 def tower_of(config: Fields, kind: str, width: int) -> Tower:
-    """Read the tower of a model whose decoder has so wide hidden states; note in `config` what is wrong."""
+    """Read the vision tower of a model whose decoder has so wide hidden states; note in `config` what is wrong.
+
+    Source: the towers' modules in vLLM, and `MultiModalBudget` with each model's `get_mm_max_tokens_per_item`. The
+    largest picture is that of the processor's default settings; a checkpoint may have others beside its config.json.
+    """
     row, vision = TOWERS[kind], config.inside("vision_config")
-    defaults = row["defaults"]
+    defaults, gated = row["defaults"], row.get("gated", False)
 
     def size(*keys: str) -> int:
         default = next((defaults[key] for key in keys if key in defaults), 0)
         return vision.number(*keys, default=default, least=0, most=1 << 16)
 
-    depth, hidden, mlp = size("depth", "num_hidden_layers"), size("hidden_size"), size("intermediate_size")
-    side, merge = size("image_size") // max(size("patch_size"), 1), _merge(config, vision, defaults)
-    patch = size("in_channels", "num_channels") * size("patch_size") ** 2 * max(size("temporal_patch_size"), 1)
+    hidden, mlp = size("hidden_size"), size("intermediate_size")
+    side = size("image_size") // max(size("patch_size"), 1)
+    pixels = size("in_channels", "num_channels") * size("patch_size") ** 2 * max(size("temporal_patch_size"), 1)
+    # How many patches become one, on a side; Mistral has it outside of the tower's config.
+    outer = config.number("spatial_merge_size", default=defaults.get("spatial_merge_size", 1), most=64)
+    merged = vision.number("spatial_merge_size", default=outer, most=64) ** 2
     patches = row.get("patches", side * side)
-    tokens = row.get("tokens", patches // merge**2)
-    matrices = 3 if row.get("gated") else 2
+
+    attention, network = 4 * hidden * hidden, (3 if gated else 2) * hidden * mlp
+    vectors = 9 * hidden + mlp  # norms and biases
     positions = size("num_position_embeddings") or (side * side if row.get("positions") else 0)
-    block = 4 * hidden * hidden + matrices * hidden * mlp + 9 * hidden + mlp
-    out = size("out_hidden_size") or width
-    projector = {
-        "merger": _mergers(vision, row) * hidden * merge**2 * (hidden * merge**2 + out),
-        "pixtral": hidden * hidden * merge**2 + hidden * width + width * width,
-        "linear": hidden * width,
-        "llama4": mlp * size("projector_input_dim")
-        + size("projector_output_dim") ** 2
-        + size("vision_output_dim") * width,
-    }[row["projector"]]
-    parameters = depth * block + hidden * (patch + positions) + projector + _audio(config, width)
-    wide = 4 * hidden + (4 if row.get("gated") else 2) * mlp + patch  # as vLLM counted for Qwen2.5-VL and Qwen3.5
-    return Tower(parameters, patches, tokens, wide, row.get("frames", 1), row.get("measured", False))
+    parameters = size("depth", "num_hidden_layers") * (attention + network + vectors) + hidden * (pixels + positions)
+    match row["projector"]:
+        case "linear":
+            parameters += hidden * width
+        case "pixtral":
+            parameters += hidden * hidden * merged + hidden * width + width * width
+        case "llama4":
+            output = size("vision_output_dim") * width
+            parameters += mlp * size("projector_input_dim") + size("projector_output_dim") ** 2 + output
+        case "merger":  # one at the end, and one for each layer of DeepStack
+            listed = vision.data.get("deepstack_visual_indexes")
+            mergers = 1 + (len(listed) if isinstance(listed, list) else row.get("mergers", 0))
+            parameters += mergers * hidden * merged * (hidden * merged + (size("out_hidden_size") or width))
+    if config.has("audio_config"):
+        parameters += _audio(config.inside("audio_config"), width)
+    # As vLLM counted for Qwen2.5-VL and Qwen3.5.
+    results = 4 * hidden + (4 if gated else 2) * mlp + pixels
+    tokens = row.get("tokens", patches // merged)
+    return Tower(parameters, patches, tokens, results, row.get("frames", 1), row.get("measured", False))
 
 
-def _audio(config: Fields, width: int) -> int:
+def _audio(audio: Fields, width: int) -> int:
     """Count the parameters of the audio tower that small Gemma 4 have beside: a Conformer."""
-    if not config.has("audio_config"):
-        return 0
-    audio = config.inside("audio_config")
     layers, hidden = audio.number("num_hidden_layers", default=12), audio.number("hidden_size", default=1024)
     out = audio.number("output_proj_dims", default=1536)
     return (24 * layers * hidden + hidden + out) * hidden + out * width
-
-
-def _merge(config: Fields, vision: Fields, defaults: Mapping[str, int]) -> int:
-    """Read how many patches become one on a side; Mistral has it outside of the tower's config."""
-    default = defaults.get("spatial_merge_size", 1)
-    outer = config.number("spatial_merge_size", default=default, most=64)
-    return vision.number("spatial_merge_size", default=outer, most=64)
-
-
-def _mergers(vision: Fields, row: Mapping[str, Any]) -> int:
-    """Count the projectors: one at the end, and one for each layer of DeepStack, whose number `mergers` defaults to."""
-    listed = vision.data.get("deepstack_visual_indexes")
-    return 1 + (len(listed) if isinstance(listed, list) else row.get("mergers", 0))

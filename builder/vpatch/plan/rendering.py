@@ -10,7 +10,6 @@ from vpatch.plan import GIB, Estimate, Model
 from vpatch.plan.cautions import Caution
 from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Fit
-from vpatch.plan.needs import Needed
 from vpatch.plan.verdict import FITTING, Choice, Plan, Verdict
 from vpatch.wrapping import wrapped
 
@@ -93,7 +92,9 @@ def _bounds(fit: Fit) -> str:
 
 def _facts(plan: Plan) -> dict[str, Rows]:
     return {
-        "overlays": [(need.id, _word(need), need.because) for need in plan.needs],
+        "overlays": [
+            (need.id, _NEEDED["recommended" if need.recommended else need.needed], need.because) for need in plan.needs
+        ],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),
         "KV cache types": [(one.dtype, *_chosen(plan, one)) for one in plan.choices],
@@ -107,10 +108,6 @@ def _chosen(plan: Plan, one: Choice) -> tuple[str, str]:
     this = "; this plan" if one.dtype == plan.deployment.kv_cache_dtype else ""
     tokens = f"{one.fit.likely.tokens:,} tokens, {one.fit.request / GIB:.2f} GiB a request"
     return f"{one.fit.likely.concurrency:.2f} requests", f"{tokens}{overlays}{this}"
-
-
-def _word(need: Needed) -> str:
-    return "recommended" if need.recommended else _NEEDED[need.needed]
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
