@@ -20,13 +20,13 @@ PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 FOUR_BITS = "turboquant_4bit_nc"
 
 
-def hybrid(name: str = PACKED, gib: float = 21.88, **said: Any) -> Model:
+def hybrid(name: str = PACKED, gib: float = 21.88, **given: Any) -> Model:
     """Return a recorded model with weights of so many GiB."""
     model = load(name)
-    return replace(model, weights=weighing(gib, len(model.layers)), **said)
+    return replace(model, weights=weighing(gib, len(model.layers)), **given)
 
 
-def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
+def dense(layers: int = 28, gib: float = 1.2, **given: Any) -> Model:
     """Return a model of the shape of Qwen3-0.6B."""
     return Model(
         **{
@@ -39,7 +39,7 @@ def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
             "max_position_embeddings": 40_960,
             "intermediate_size": 3072,
             "weights": weighing(gib, layers),
-            **said,
+            **given,
         }
     )
 
@@ -56,7 +56,7 @@ def weighing(gib: float, layers: int) -> Weights:
     return Weights(layers=(each + rest, *[each] * (layers - 1)), source="said by the test")
 
 
-def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Deployment:
+def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **given: Any) -> Deployment:
     """Return a deployment with the options of the preset for 32K, unless given."""
     usual = {
         "max_model_len": 32_768,
@@ -65,7 +65,7 @@ def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Dep
         "gpu_memory_utilization": 0.93,
         "enable_prefix_caching": False,
     }
-    return Deployment(**{"release": traits(vllm), "gpu": gpu(card), **usual, **said})
+    return Deployment(**{"release": traits(vllm), "gpu": gpu(card), **usual, **given})
 
 
 def traits(vllm: str) -> Release:

@@ -216,15 +216,15 @@ def _deployed(draw: Draw, release: str) -> Deployment:
 def ours(draw: Draw, release: str) -> Found | str:
     """Return plan's results for a draw."""
     model = model_of(draw.config, "config.json", name=draw.name)
-    said = _deployed(draw, release)
+    deployed = _deployed(draw, release)
     try:
-        laid = layout(model, said)
+        laid = layout(model, deployed)
     except Failure:
         return REFUSED
 
-    held = capacity(laid, said, [draw.budget] * draw.stages)
-    length = longest(laid, said, held.blocks)
-    needed = blocks_for(laid, said.max_model_len) + said.release.keeps_null_block
+    held = capacity(laid, deployed, [draw.budget] * draw.stages)
+    length = longest(laid, deployed, held.blocks)
+    needed = blocks_for(laid, deployed.max_model_len) + deployed.release.keeps_null_block
     sizes = {
         "block_size": laid.block_size,
         "state_bytes": laid.state_bytes,
@@ -234,7 +234,7 @@ def ours(draw: Draw, release: str) -> Found | str:
         "needed": needed * max(laid.bytes_per_block),
         "longest": min(length, POSITIONS),
     }
-    if length < said.max_model_len:
+    if length < deployed.max_model_len:
         return sizes | {"held": REFUSED}
     return sizes | {"held": {"blocks": held.blocks, "concurrency": held.concurrency, "printed": held.printed}}
 

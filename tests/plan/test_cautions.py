@@ -19,20 +19,20 @@ from tests.plan.configs import named
 from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid, traits
 from tests.releases import RELEASES
 
-BOTH = {"speculative_tokens": 1, "enable_prefix_caching": True}
-LONG = {"kv_cache_dtype": FOUR_BITS, "max_model_len": 262_144, "max_num_batched_tokens": 8192}
+BOTH: dict[str, Any] = {"speculative_tokens": 1, "enable_prefix_caching": True}
+LONG: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_model_len": 262_144, "max_num_batched_tokens": 8192}
 DENSE_HYBRID, LARGE = hybrid("Qwen/Qwen3.6-27B", 17.0), hybrid(gib=24.0)
 NO_ESTIMATE = ("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0",)
 
 
-def warned(model: Model, vllm: str = "0.20.2", *, slow_link: bool = False, **said: Any) -> dict[str, str]:
+def warned(model: Model, vllm: str = "0.20.2", *, slow_link: bool = False, **options: Any) -> dict[str, str]:
     """Return the cautions of a deployment by name."""
-    found = cautions(fit(model, deployment(vllm, **said)), slow_link=slow_link)
+    found = cautions(fit(model, deployment(vllm, **options)), slow_link=slow_link)
     return {caution.name: caution.because for caution in found}
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "names"),
+    ("model", "options", "names"),
     [
         (dense(), {}, set()),
         (hybrid(), {"kv_cache_dtype": "fp8"}, {"fp8-kv-quality"}),
@@ -66,24 +66,24 @@ def warned(model: Model, vllm: str = "0.20.2", *, slow_link: bool = False, **sai
         (LARGE, {"vllm": "0.19.1", "max_model_len": 262_144}, {"graphs-uncounted"}),
     ],
 )
-def test_cautions(model: Model, said: dict[str, Any], names: set[str]) -> None:
-    assert set(warned(model, **said)) == names
+def test_cautions(model: Model, options: dict[str, Any], names: set[str]) -> None:
+    assert set(warned(model, **options)) == names
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "releases"),
+    ("name", "options", "releases"),
     [("hybrid-speculation", BOTH, ("0.20.0", "0.25.1")), ("cudagraph-estimate", {}, ("0.26.0", "0.28.0"))],
 )
-def test_releases_with_a_caution(name: str, said: dict[str, Any], releases: tuple[str, str]) -> None:
+def test_releases_with_a_caution(name: str, options: dict[str, Any], releases: tuple[str, str]) -> None:
     first, last = map(Version, releases)
 
-    assert {release for release in RELEASES if name in warned(hybrid(), release, **said)} == {
+    assert {release for release in RELEASES if name in warned(hybrid(), release, **options)} == {
         release for release in RELEASES if first <= Version(release) <= last
     }
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "words"),
+    ("name", "options", "words"),
     [
         ("turboquant-speculation", {"kv_cache_dtype": FOUR_BITS, "speculative_tokens": 2}, "up to vLLM 0.33.0 at leas"),
         ("turboquant-speculation", {"kv_cache_dtype": FOUR_BITS, "speculative_tokens": 2}, "from vLLM 0.21 on the opt"),
@@ -99,8 +99,8 @@ def test_releases_with_a_caution(name: str, said: dict[str, Any], releases: tupl
         ("block-size", {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048}, "a block is 4,096 tokens"),
     ],
 )
-def test_what_a_caution_says(name: str, said: dict[str, Any], words: str) -> None:
-    assert words in warned(hybrid(), **said)[name]
+def test_what_a_caution_says(name: str, options: dict[str, Any], words: str) -> None:
+    assert words in warned(hybrid(), **options)[name]
 
 
 def test_uncounted_memory() -> None:
@@ -113,7 +113,7 @@ def test_uncounted_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "what", "cause"),
+    ("model", "options", "what", "cause"),
     [
         (dense(), {"max_model_len": 50_000}, "too long for the model", "50,000 tokens, of 40,960 that the model was"),
         (dense(), {"speculative_tokens": 2}, "--speculative 2", "Qwen3ForCausalLM has no layers of multi-token predi"),
@@ -147,8 +147,8 @@ def test_uncounted_memory() -> None:
         (hybrid(), {"gpu_memory_utilization": 1.0}, "--gpu-memory-utilization 1", "is not free"),
     ],
 )
-def test_what_is_refused(model: Model, said: dict[str, Any], what: str, cause: str) -> None:
-    problems = plan(model, deployment(**said), discover()).problems
+def test_what_is_refused(model: Model, options: dict[str, Any], what: str, cause: str) -> None:
+    problems = plan(model, deployment(**options), discover()).problems
 
     assert bool(problems) is bool(cause)
     assert not problems or what in str(problems[0])
@@ -179,7 +179,7 @@ def test_graphs_want_a_block_for_each_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "since", "why"),
+    ("model", "options", "since", "why"),
     [
         (dense(), {"kv_cache_dtype": FOUR_BITS, "pipeline_parallel_size": 2}, "0.28.0", "or from 0.29 on many times"),
         (dense(), {"kv_cache_dtype": "turboquant_k8v4", "card": "B200"}, "0.29.0", "no layout in common"),
@@ -189,14 +189,16 @@ def test_graphs_want_a_block_for_each_request() -> None:
     ],
     ids=["stages", "B200", "no attention", "Ampere", "float type"],
 )
-def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
+def test_what_releases_refuse(model: Model, options: dict[str, Any], since: str, why: str) -> None:
     """Each rule holds from a release on, and not on the release before, as in `test_agreement.py`."""
     before = RELEASES[RELEASES.index(since) - 1]
     usual: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
     causes = {
-        release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
+        release: [
+            problem.cause for problem in plan(model, deployment(release, **usual, **options), discover()).problems
+        ]
         for release in (since, before)
-        if said.get("kv_cache_dtype", "auto") in types_of(traits(release))
+        if options.get("kv_cache_dtype", "auto") in types_of(traits(release))
     }
 
     assert any(why in cause for cause in causes[since])
@@ -205,7 +207,7 @@ def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, wh
 
 @pytest.mark.parametrize(("vllm", "refused"), [("0.29.0", True), ("0.30.0", False)])
 def test_multi_token_prediction_on_stages(vllm: str, *, refused: bool) -> None:
-    said = deployment(vllm, pipeline_parallel_size=2, speculative_tokens=1)
-    causes = [problem.cause for problem in plan(hybrid(), said, discover()).problems]
+    options = deployment(vllm, pipeline_parallel_size=2, speculative_tokens=1)
+    causes = [problem.cause for problem in plan(hybrid(), options, discover()).problems]
 
     assert any("cannot be on a stage" in cause for cause in causes) is refused

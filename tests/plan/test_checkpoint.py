@@ -154,10 +154,10 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (made["folder"] / "config.json").mkdir()
     (made["loop"] / "config.json").symlink_to("config.json")
 
-    told = {name: problem_of(read, folder) for name, folder in made.items()}
+    problems = {name: problem_of(read, folder) for name, folder in made.items()}
 
-    assert all(problem.where == str(tmp_path / name / "config.json") for name, problem in told.items())
-    assert {name: problem.cause for name, problem in told.items()} == {
+    assert all(problem.where == str(tmp_path / name / "config.json") for name, problem in problems.items())
+    assert {name: problem.cause for name, problem in problems.items()} == {
         "none": "No such file or directory",
         "fifo": "not a regular file",
         "folder": "Is a directory",

@@ -88,9 +88,9 @@ def test_a_cards_row_by_the_command(vpatch: Program) -> None:
 @pytest.mark.parametrize(("vllm", "printed"), [("0.20.0", "slots"), ("0.20.1", "tokens")])
 def test_the_figure_that_the_release_prints_is_marked(vpatch: Program, vllm: str, printed: str) -> None:
     ran = vpatch("plan", "--model", NAME, "--vllm", vllm, "--max-model-len", "32768", "-v")
-    said = [line for line in ran.out.splitlines() if line.endswith("this vLLM prints it")]
+    given = [line for line in ran.out.splitlines() if line.endswith("this vLLM prints it")]
 
-    assert [line.startswith(f"kv cache: {printed}: ") for line in said] == [True]
+    assert [line.startswith(f"kv cache: {printed}: ") for line in given] == [True]
 
 
 def test_lines_in_a_pipe(vpatch: Program) -> None:
@@ -210,10 +210,10 @@ def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
     assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
 
 
-@pytest.mark.parametrize(("said", "size"), [("20600M", 20600 << 20), ("21.6g", 21_600_000_000)])
-def test_a_size_as_vllm_takes_it(vpatch: Program, said: str, size: int) -> None:
+@pytest.mark.parametrize(("given", "size"), [("20600M", 20600 << 20), ("21.6g", 21_600_000_000)])
+def test_a_size_as_vllm_takes_it(vpatch: Program, given: str, size: int) -> None:
     arguments = ("--model", NAME, "--gpu", "pro 6000", "--max-num-batched-tokens", "8192")
-    ran = vpatch("plan", *arguments, "--max-model-len", "32k", "--kv-cache-memory-bytes", said, "--json")
+    ran = vpatch("plan", *arguments, "--max-model-len", "32k", "--kv-cache-memory-bytes", given, "--json")
 
     assert ran.json["kv_cache"]["max_model_len"] == 32_000
     assert ran.json["kv_cache"]["gib"] == pytest.approx(size / GIB, abs=0.001)

@@ -189,8 +189,8 @@ def test_without_overlays_the_image_is_vllms() -> None:
 def test_the_published_image_with_the_fewest_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vpatch.plan.commands.PUBLISHED", True)
     names = [
-        image(said, overlays).name
-        for said, overlays in (
+        image(deployed, overlays).name
+        for deployed, overlays in (
             (bare_deployment("0.20.2"), HYBRID),
             (bare_deployment("0.20.2"), HYBRID | {"turboquant-tiles"}),
             (bare_deployment("0.20.2", cuda="cu129"), HYBRID),

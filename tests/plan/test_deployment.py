@@ -63,7 +63,7 @@ def test_a_build_is_as_its_release(build: str, release: str) -> None:
 
 def test_releases_differ_by_traits() -> None:
     assert replace(traits("0.20.1"), vllm=Version("0.20.0"), number=Version("0.20.0")) != traits("0.20.0")
-    assert (changes_of("bare_stages"), deployment.before("0.26")) == (["0.20", "0.26"], "0.25.1")
+    assert (changes_of("bare_stages"), deployment.release_before("0.26")) == (["0.20", "0.26"], "0.25.1")
     assert tuple(map(str, deployment.RELEASES)) == RELEASES
 
 

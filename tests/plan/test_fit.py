@@ -22,7 +22,7 @@ BIG = hybrid(MOE, 66.5)
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "causes"),
+    ("model", "options", "causes"),
     [
         (
             BIG,
@@ -34,8 +34,8 @@ BIG = hybrid(MOE, 66.5)
         (hybrid(MOE, 65.4), {"kv_cache_memory_bytes": 6 * GIB}, ("what comes before it are more", "; would fit: ")),
     ],
 )
-def test_what_does_not_fit(model: Model, said: dict[str, Any], causes: tuple[str, ...]) -> None:
-    found = plan(model, deployment(**said), discover())
+def test_what_does_not_fit(model: Model, options: dict[str, Any], causes: tuple[str, ...]) -> None:
+    found = plan(model, deployment(**options), discover())
     (problem,) = found.problems
 
     assert not found.fit.fits
@@ -54,7 +54,7 @@ def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "one"),
+    ("model", "options", "one"),
     [
         (BIG, {}, "--tensor-parallel-size 4"),
         (hybrid(gib=25.9), {"max_model_len": 262_144}, "--max-model-len"),
@@ -65,8 +65,8 @@ def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
     ],
     ids=["too large", "too long", "dense", "share too small", "batch too large", "absurd"],
 )
-def test_every_remedy_fits(model: Model, said: dict[str, Any], one: str) -> None:
-    wanted = deployment(**said)
+def test_every_remedy_fits(model: Model, options: dict[str, Any], one: str) -> None:
+    wanted = deployment(**options)
     found = list(remedies(fit(model, wanted)))
 
     assert not fit(model, wanted).fits
@@ -79,10 +79,10 @@ def test_every_remedy_fits(model: Model, said: dict[str, Any], one: str) -> None
         assert fit(model, replace(wanted, **change)).fits, remedy
 
 
-@pytest.mark.parametrize("said", [{}, {"kv_cache_dtype": FOUR_BITS}, {"vllm": "0.33.0"}])
+@pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": FOUR_BITS}, {"vllm": "0.33.0"}])
 @pytest.mark.parametrize("requests", [1, 3])
-def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
-    model, wanted = hybrid(), deployment(**said)
+def test_advice_is_the_bound(requests: int, options: dict[str, Any]) -> None:
+    model, wanted = hybrid(), deployment(**options)
     advice = advise(fit(model, wanted), requests)
 
     def serves(count: int = 1, **changed: Any) -> bool:

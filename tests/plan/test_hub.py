@@ -69,10 +69,10 @@ def test_a_revision_missing_from_the_cache_is_refused(revision: str, cache: Path
     assert line.startswith("no such model: somebody/Some-Model: neither a path, nor recorded, nor in")
 
 
-@pytest.mark.parametrize("said", [b"\xff\xfe", b"../../../.."])
-def test_an_unreadable_reference_is_ignored(cache: Path, said: bytes) -> None:
+@pytest.mark.parametrize("reference", [b"\xff\xfe", b"../../../.."])
+def test_an_unreadable_reference_is_ignored(cache: Path, reference: bytes) -> None:
     stored(cache, COMMIT, "main")
-    (cache / FOLDER / "refs/main").write_bytes(said)
+    (cache / FOLDER / "refs/main").write_bytes(reference)
 
     assert models.cached_folder(NAME, None) is None
 

@@ -39,7 +39,7 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
 
 
 @pytest.mark.parametrize(
-    ("release", "said", "state", "block", "blocks"),
+    ("release", "options", "state", "block", "blocks"),
     [
         ("0.19.1", {}, 1_085_440, 272, 5),  # in float16, where the config has no type
         ("0.20.2", {}, 2_134_016, 528, 5),
@@ -49,9 +49,11 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
         ("0.33.0", {"enable_prefix_caching": True}, 2_134_016, 528, 9),  # one more, which prefill exports
     ],
 )
-def test_states_of_mamba(release: str, said: dict[str, Any], state: int, block: int, blocks: int) -> None:
+def test_states_of_mamba(release: str, options: dict[str, Any], state: int, block: int, blocks: int) -> None:
     """`blocks` are those that three blocks of tokens take in one group of attention and two of states."""
-    found = layout(NEMOTRON, deployment(vllm=release, kv_cache_dtype="auto", **{"enable_prefix_caching": False} | said))
+    found = layout(
+        NEMOTRON, deployment(vllm=release, kv_cache_dtype="auto", **{"enable_prefix_caching": False, **options})
+    )
 
     assert (found.state_bytes, found.block_size, blocks_for(found, 3 * block)) == (state, block, blocks)
 
@@ -62,7 +64,7 @@ def test_slots_of_turboquant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "message"),
+    ("model", "options", "message"),
     [
         (HYBRID, {"kv_cache_dtype": FOUR_BITS, "vllm": "0.19.1"}, f"no such KV cache: {FOUR_BITS} on vLLM 0.19.1"),
         (HYBRID, {"kv_cache_dtype": "fp4"}, "no such KV cache: fp4 on vLLM 0.20.2"),
@@ -86,14 +88,14 @@ def test_slots_of_turboquant() -> None:
         ),
     ],
 )
-def test_what_vllm_refuses(model: Model, said: dict[str, Any], message: str) -> None:
-    assert message in "\n".join(map(str, problems_of(layout, model, deployment(**said))))
+def test_what_vllm_refuses(model: Model, options: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(map(str, problems_of(layout, model, deployment(**options))))
 
 
 def test_every_problem_is_named_at_once() -> None:
-    said = deployment(kv_cache_dtype="fp4", tensor_parallel_size=5, pipeline_parallel_size=50)
+    options = deployment(kv_cache_dtype="fp4", tensor_parallel_size=5, pipeline_parallel_size=50)
 
-    assert len(problems_of(layout, hybrid(), said)) == 6  # the cache, three kinds of heads, heads to copy, stages
+    assert len(problems_of(layout, hybrid(), options)) == 6  # the cache, three kinds of heads, heads to copy, stages
 
 
 @pytest.mark.parametrize(
@@ -130,23 +132,23 @@ def test_a_stage_takes_what_its_layers_do() -> None:
 
 @pytest.mark.parametrize(("vllm", "block"), [("0.24.0", 16), ("0.25.0", 32)])
 def test_boundary_layers_of_dense_models(vllm: str, block: int) -> None:
-    model, said = dense(), deployment(vllm, kv_cache_dtype=FOUR_BITS)
-    found = layout(model, said)
+    model, options = dense(), deployment(vllm, kv_cache_dtype=FOUR_BITS)
+    found = layout(model, options)
 
-    assert skipped_layers(model, said) == {0, 1, 26, 27}
+    assert skipped_layers(model, options) == {0, 1, 26, 27}
     assert found.block_size == block
     assert found.bytes_per_block == (block * 8 * (24 * 134 + 4 * 512),)
 
 
 @pytest.mark.parametrize(("vllm", "spare"), [("0.28.0", 0), ("0.29.0", 1)])
 def test_newer_releases_keep_a_block_back(vllm: str, spare: int) -> None:
-    said = deployment(vllm)
-    laid = layout(hybrid(), said)
-    length = longest(laid, said, 100)
+    options = deployment(vllm)
+    laid = layout(hybrid(), options)
+    length = longest(laid, options, 100)
 
     assert blocks_for(laid, length) == 100 - spare
     assert blocks_for(laid, length + 1) > 100 - spare
-    assert longest(laid, said, 3) == 0
+    assert longest(laid, options, 3) == 0
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,9 @@ def test_kernels_that_export_states_need_one_block_more(
 
 
 def test_the_smallest_stage_decides_and_nothing_holds_nothing() -> None:
-    said = deployment(pipeline_parallel_size=2)
-    laid = layout(hybrid(), said)
+    options = deployment(pipeline_parallel_size=2)
+    laid = layout(hybrid(), options)
     first, second = laid.bytes_per_block
 
-    assert capacity(laid, said, [100 * first, 7 * second]).blocks == 7
-    assert capacity(laid, said, [-5, second]).blocks == 0 == capacity(laid, said, [first - 1, second]).tokens
+    assert capacity(laid, options, [100 * first, 7 * second]).blocks == 7
+    assert capacity(laid, options, [-5, second]).blocks == 0 == capacity(laid, options, [first - 1, second]).tokens

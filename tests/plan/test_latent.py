@@ -73,7 +73,7 @@ def test_each_rank_has_the_whole_latent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said", "cause"),
+    ("config", "deployed", "cause"),
     [
         (R1, deployment(kv_cache_dtype="turboquant_k8v4"), "no kernel for latent attention takes it"),
         (R1, deployment(kv_cache_dtype="fp8_e5m2"), "no kernel for latent attention takes it"),
@@ -84,9 +84,9 @@ def test_each_rank_has_the_whole_latent() -> None:
         (named(SPARSE), deployment(capability=(8, 0)), "plan knows those of Hopper"),
     ],
 )
-def test_what_has_no_kernel_is_refused_by_name(config: dict[str, Any], said: Deployment, cause: str) -> None:
+def test_what_has_no_kernel_is_refused_by_name(config: dict[str, Any], deployed: Deployment, cause: str) -> None:
     with pytest.raises(Failure, match=cause):
-        layout(model(config), said)
+        layout(model(config), deployed)
 
 
 def test_a_model_without_a_latent_is_unknown_and_has_no_bounds() -> None:
@@ -109,9 +109,9 @@ def test_sparse_attention_is_laid_out_as_a_start_printed(
     """
     shape = model(json.loads((ROOT / f"docs/starts/configs/zai-org--{config}.json").read_text()))
     blackwell = (10, 0) if dtype == "fp8" else (9, 0)
-    said = deployment(vllm, blackwell, kv_cache_dtype=dtype, tensor_parallel_size=ranks)
-    said = replace(said, max_model_len=said.max_model_len * 50)
-    found = capacity(layout(shape, said), said, [int(printed_gib * GIB)])
+    deployed = deployment(vllm, blackwell, kv_cache_dtype=dtype, tensor_parallel_size=ranks)
+    deployed = replace(deployed, max_model_len=deployed.max_model_len * 50)
+    found = capacity(layout(shape, deployed), deployed, [int(printed_gib * GIB)])
 
     assert found.tokens == pytest.approx(printed_tokens, abs=128)
 

@@ -32,9 +32,9 @@ SHAPES = {
 }
 
 
-def items(model: Model, card: str = "H100", vllm: str = "0.19.0", stage: int = -1, **said: Any) -> dict[str, Item]:
+def items(model: Model, card: str = "H100", vllm: str = "0.19.0", stage: int = -1, **options: Any) -> dict[str, Item]:
     usual = {**defaults(model, traits(vllm), gpu(card)), "max_model_len": 2048}
-    deployed = Deployment(release=traits(vllm), gpu=gpu(card), **{**usual, **said})
+    deployed = Deployment(release=traits(vllm), gpu=gpu(card), **{**usual, **options})
     return {item.name: item for item in account(model, deployed, KERNEL_BLOCK)[stage].items}
 
 
@@ -99,8 +99,8 @@ def test_buffers_of_turboquants_decode_on_0_20() -> None:
 
 
 def test_blackwell_keeps_a_batch_of_results_in_each_layer() -> None:
-    def buffers(card: str, **said: Any) -> int:
-        found = fit(dense(), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **said))
+    def buffers(card: str, **options: Any) -> int:
+        found = fit(dense(), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **options))
         return sum(item.size.likely for item in found.memory.items if item.name == "NVFP4 buffers")
 
     assert buffers("B200") == 28 * 4096 * 16 * 128
@@ -125,7 +125,7 @@ def test_the_second_runner_estimates_no_graphs_where_plan_says_so(release: str) 
 
 
 @pytest.mark.parametrize(
-    ("vllm", "said", "second"),
+    ("vllm", "options", "second"),
     [
         ("0.21.0", {}, False),
         ("0.22.0", {}, True),
@@ -137,8 +137,8 @@ def test_the_second_runner_estimates_no_graphs_where_plan_says_so(release: str) 
         ("0.25.0", {"experts": Experts(8, 2, 64), "architecture": "Qwen2MoeForCausalLM"}, True),
     ],
 )
-def test_what_decides_on_the_second_runner(vllm: str, said: dict[str, Any], *, second: bool) -> None:
-    assert in_second_runner(dense(**said), traits(vllm)) is second
+def test_what_decides_on_the_second_runner(vllm: str, options: dict[str, Any], *, second: bool) -> None:
+    assert in_second_runner(dense(**options), traits(vllm)) is second
 
 
 def test_what_counts_graphs() -> None:
@@ -159,7 +159,7 @@ def started(name: str) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "patches", "tokens"),
+    ("name", "options", "patches", "tokens"),
     [
         (QWEN, {"max_model_len": 128_000}, 458_752, 114_688),  # as vLLM 0.23.0 said of a start
         (QWEN, {"max_model_len": 40_000}, 131_072, 32_768),  # a video that is no longer than a request
@@ -169,16 +169,16 @@ def started(name: str) -> Model:
         (GEMMA_4, {"max_num_batched_tokens": 8192}, 60_480, 7488),  # three, as 0.23.0 said
     ],
 )
-def test_what_towers_are_profiled_with(name: str, said: dict[str, Any], patches: int, tokens: int) -> None:
+def test_what_towers_are_profiled_with(name: str, options: dict[str, Any], patches: int, tokens: int) -> None:
     tower = started(name).tower
 
     assert tower
-    assert profiled(tower, deployment(**said)) == (patches, tokens)
+    assert profiled(tower, deployment(**options)) == (patches, tokens)
 
 
 def test_a_language_model_alone_has_no_tower() -> None:
-    said: dict[str, Any] = {"card": "A100", "max_model_len": 128_000}
-    whole, alone = (fit(started(QWEN), deployment(**said, language_model_only=one)) for one in (False, True))
+    options: dict[str, Any] = {"card": "A100", "max_model_len": 128_000}
+    whole, alone = (fit(started(QWEN), deployment(**options, language_model_only=one)) for one in (False, True))
 
     assert alone.memory.kv_cache.likely - whole.memory.kv_cache.likely > 12 * GIB
     assert {item.name for item in alone.memory.items} == {item.name for item in whole.memory.items}

@@ -118,9 +118,9 @@ def test_a_build_is_as_its_release(build: str) -> None:
     assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE, VERIFIES}
 
 
-def mine(**said: Any) -> tuple[Catalogued, ...]:
+def mine(**answer: Any) -> tuple[Catalogued, ...]:
     """Return an overlay of another package."""
-    return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **said), ""),)
+    return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **answer), ""),)
 
 
 def test_an_overlay_without_a_statement_is_unknown() -> None:
@@ -175,17 +175,17 @@ def test_needs_follow_the_command_that_is_printed(
     """vLLM caches prefixes of hybrid models by default from 0.28 on. The command names the option, and the overlay."""
     installed = mine(needed=speculation, releases={">=0.20,<0.34": "pending: the counts are those of other rows"})
     monkeypatch.setattr("vpatch.cli.plan.discover", lambda: installed)
-    said = vpatch("plan", *MTP, "--max-num-batched-tokens", "8192", "--vllm", vllm, *given, "--json").json
+    answer = vpatch("plan", *MTP, "--max-num-batched-tokens", "8192", "--vllm", vllm, *given, "--json").json
 
-    (item,) = said["overlays"]
+    (item,) = answer["overlays"]
     assert item["needed"] is needed
-    assert option in said["commands"]["serve"].split()
-    assert '"num_speculative_tokens": 3' in said["commands"]["serve"]
+    assert option in answer["commands"]["serve"].split()
+    assert '"num_speculative_tokens": 3' in answer["commands"]["serve"]
     because = f"3 draft tokens, on compute capability (12, 0); vLLM {vllm}: the counts are those of other rows"
     assert (item["because"] == because) is needed
     for name in ("apply", "build"):
-        assert ("--overlay mine" in said["commands"].get(name, "")) is needed
-    assert ("-vpatch" in said["commands"]["docker"]) is needed
+        assert ("--overlay mine" in answer["commands"].get(name, "")) is needed
+    assert ("-vpatch" in answer["commands"]["docker"]) is needed
 
 
 def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str, card: str = "H100") -> Ran:
@@ -228,11 +228,11 @@ def test_an_architecture_that_is_not_covered_is_named(
     vpatch: Program, tmp_path: Path, architecture: str, why: str
 ) -> None:
     ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD) | {"architectures": [architecture]}, "0.33.0")
-    (said,) = [str(problem) for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
+    (answer,) = [str(problem) for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
 
     assert ran.code == 1
-    assert architecture in said
-    assert why in said
+    assert architecture in answer
+    assert why in answer
     assert HEAD not in ran.json["commands"].get("apply", "")
 
 
@@ -252,7 +252,7 @@ BLOCK_FP8 = "FP8 with block scales, and the GPU"
 
 
 @pytest.mark.parametrize(
-    ("name", "about", "said"),
+    ("name", "about", "answer"),
     [
         (DEEPGEMM, {"capability": (12, 0)}, "False nothing of the checkpoint is FP8 with block scales, which DeepGEMM"),
         (DEEPGEMM, {"capability": (12, 1), "block_fp8": True}, f"True {BLOCK_FP8} is of compute capability 12.1"),
@@ -265,13 +265,13 @@ BLOCK_FP8 = "FP8 with block scales, and the GPU"
         (DECODE, {"capability": (12, 0)}, "True "),
     ],
 )
-def test_what_an_overlay_says_of_a_gpu(name: str, about: dict[str, Any], said: str) -> None:
+def test_what_an_overlay_says_of_a_gpu(name: str, about: dict[str, Any], answer: str) -> None:
     (item,) = select(discover(), (name,))
     dtype = TURBOQUANT if name == DECODE else "auto"
     assert item.overlay.needed
     need = item.overlay.needed(Use(hybrid=False, kv_cache_dtype=dtype, longest=8192, chunk=8192, **about))
 
-    assert f"{need.needed or need.recommended} {need.because}".startswith(said)
+    assert f"{need.needed or need.recommended} {need.because}".startswith(answer)
 
 
 BLOCKS: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

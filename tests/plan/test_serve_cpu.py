@@ -102,15 +102,15 @@ def lacks(release: str, one: Deployment) -> bool:
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_arrives_as_meant(parsed: Parsed, release: str, preset: Preset) -> None:
     found = parsed[preset.name]
-    meant, one = preset_deployment(preset)
+    model, one = preset_deployment(preset)
     if lacks(release, one):
         assert "argument --kv-cache-dtype: invalid choice: 'turboquant_4bit_nc'" in found["refused"]
         return
 
     assert "refused" not in found, found["refused"]
     values = found["values"]
-    assert (values["model"], values["revision"]) == (meant.name, meant.revision)
-    assert arrived(values) == said(one)
+    assert (values["model"], values["revision"]) == (model.name, model.revision)
+    assert arrived(values) == meant(one)
     (extra,) = (extra for name, extra in EXTRA.items() if preset.name.startswith(name))
     assert {name: values[name] for name in extra} == extra
 
@@ -120,7 +120,7 @@ def test_every_option_arrives_as_meant(parsed: Parsed, name: str) -> None:
     values = parsed[name]["values"]
 
     assert (values["model"], values["revision"]) == ("someone/model", "main")
-    assert arrived(values) == said(MADE[name])
+    assert arrived(values) == meant(MADE[name])
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -131,11 +131,10 @@ def test_what_is_wrong_is_refused(parsed: Parsed, name: str) -> None:
 def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> None:
     (preset,) = (one for one in presets() if "kv_cache_memory_bytes" in one.options)
 
-    said = parsed["in MiB"]["values"]["kv_cache_memory_bytes"]
-    assert preset.options["kv_cache_memory_bytes"] == said
+    assert preset.options["kv_cache_memory_bytes"] == parsed["in MiB"]["values"]["kv_cache_memory_bytes"]
 
 
-def said(one: Deployment) -> dict[str, Any]:
+def meant(one: Deployment) -> dict[str, Any]:
     """Return the values of a deployment that a command has, by vLLM's names."""
     values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
     draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
@@ -144,4 +143,4 @@ def said(one: Deployment) -> dict[str, Any]:
 
 def arrived(values: dict[str, Any]) -> dict[str, Any]:
     """Return the same fields of the parsed values."""
-    return {name: values[name] for name in said(MADE["little"])}
+    return {name: values[name] for name in meant(MADE["little"])}

@@ -105,13 +105,13 @@ def test_blocks_of_another_size_are_compared_by_their_memory_alone(tmp_path: Pat
 
 def test_a_record_of_an_author_s_words_has_the_numbers_in_them(tmp_path: Path) -> None:
     record = json.loads((STARTS / "held-out/tokenkaki-qwen3-8b-a100-40.json").read_text())
-    told = {
+    words = {
         "told": {"kv_cache_gib": 19.36},
         "vllm": "0.1.dev3+gabc",
         "planned_as": "0.19.1",
         "log": ["19.36 GiB of cache"],
     }
-    (tmp_path / "one.json").write_text(json.dumps(record | told))
+    (tmp_path / "one.json").write_text(json.dumps(record | words))
 
     (row,) = rows(tmp_path)
     assert isinstance(row, Row)

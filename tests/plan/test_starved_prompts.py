@@ -93,16 +93,16 @@ def test_a_prompt_of_a_hybrid_model_goes_on(release: str, drafts: int) -> None:
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_plan_asks_for_as_much(drafts: int) -> None:
     model = hybrid(draft_layers=1)
-    said: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
+    options: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
 
     def found(vllm: str, batch: int, **more: Any) -> tuple[bool, str]:
-        asked = deployment(vllm, max_num_batched_tokens=batch, speculative_tokens=drafts, **{**said, **more})
+        asked = deployment(vllm, max_num_batched_tokens=batch, speculative_tokens=drafts, **{**options, **more})
         warned = {one.name: one.because for one in cautions(fit(model, asked))}
         starving = fit(model, asked).starves_prompts
         assert starving is ("starved-prompts" in warned)
         return starving, warned.get("starved-prompts", "")
 
-    laid_out = fit(model, deployment("0.21.0", speculative_tokens=drafts, **said))
+    laid_out = fit(model, deployment("0.21.0", speculative_tokens=drafts, **options))
     block, least = laid_out.layout.block_size, laid_out.least_batch
     assert least == block + REQUESTS * (1 + drafts)
     starving, because = found("0.21.0", least - 1)

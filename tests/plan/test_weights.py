@@ -240,7 +240,7 @@ def test_damage_is_reported_or_harmless(data: st.DataObject) -> None:
     try:
         found = tensor_sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
     except Failure as failure:
-        told = failure.problems
-        assert len(told) == 1
+        problems = failure.problems
+        assert len(problems) == 1
     else:
         assert sum(found.values()) <= len(whole)

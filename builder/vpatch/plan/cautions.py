@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vpatch.plan import GIB
 from vpatch.plan.defaults import in_second_runner, lengths
-from vpatch.plan.deployment import DTYPE_BYTES, FP8, NEWEST, TURBOQUANT, before, changes_of
+from vpatch.plan.deployment import DTYPE_BYTES, FP8, NEWEST, TURBOQUANT, changes_of, release_before
 from vpatch.plan.fit import Fit
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
 
@@ -148,7 +148,7 @@ def _on_hybrids(fit: Fit) -> Iterator[Caution]:
     model, deployment, release = fit.model, fit.deployment, fit.deployment.release
     cached = deployment.enable_prefix_caching
     if model.hybrid and deployment.speculative_tokens and cached and release.overlong_hits:
-        last = before(changes_of("overlong_hits")[-1])
+        last = release_before(changes_of("overlong_hits")[-1])
         yield Caution(
             "hybrid-speculation",
             "speculative decoding with prefix caching on a hybrid model needs both hybrid-mtp-counts and"
@@ -164,8 +164,8 @@ def _on_hybrids(fit: Fit) -> Iterator[Caution]:
             batch += f" (at least {fit.least_batch:,}, the tokens of a block and of decodes)"
         yield Caution(
             "cudagraph-estimate",
-            f"on hybrid models, vLLM {first} to {before(after)} sets too much memory aside for CUDA graphs, which makes"
-            " the KV cache 18 to 24 % smaller: give --kv-cache-memory-bytes, or set"
+            f"on hybrid models, vLLM {first} to {release_before(after)} sets too much memory aside for CUDA graphs,"
+            " which makes the KV cache 18 to 24 % smaller: give --kv-cache-memory-bytes, or set"
             f" {COUNT_GRAPHS}=0 and lower --gpu-memory-utilization by 0.02 to 0.03, or give {batch}",
             "vllm-project/vllm#50780, #45178, #50848",
         )

@@ -143,7 +143,7 @@ def changes_of(trait: str) -> list[str]:
     return [since.removesuffix(".0") for since, traits in _TABLE["since"].items() if trait in traits]
 
 
-def before(release: str) -> str:
+def release_before(release: str) -> str:
     """Return the release before one that `changes_of` names, in the same way."""
     return str(max(one for one in RELEASES if one < Version(release))).removesuffix(".0")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -81,7 +81,9 @@ class Quantization:
         Ignoring wins over targeting, and a target by name over one by class, as in compressed-tensors.
         """
         names = tuple(one for name in names for one in _spellings(name))
-        if self._skips(names):
+        if any(name in self.ignore or any(pattern.match(name) for pattern in self.patterns) for name in names):
+            return None
+        if self.within and any(run in self.within for name in names for run in _runs(name)):
             return None
         if self.named and (single := next((one for name in names for one in _ends(name) if one in self.named), None)):
             return self.named[single]
@@ -89,11 +91,6 @@ class Quantization:
         by_class = (target for target in self.targets if _names(target[0], kind) or target[0].lower() in kind.lower())
         found = next(by_name, None) or next(by_class, None)
         return found[1] if found else None
-
-    def _skips(self, names: Sequence[str]) -> bool:
-        if any(name in self.ignore or any(pattern.match(name) for pattern in self.patterns) for name in names):
-            return True
-        return bool(self.within) and any(run in self.within for name in names for run in _runs(name))
 
 
 def _spellings(name: str) -> Iterator[str]:

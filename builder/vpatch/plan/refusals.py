@@ -35,7 +35,7 @@ Reasons = Iterator[tuple[str, str]]  # what is refused, and why
 
 def check(model: Model, deployment: Deployment) -> None:
     """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
-    problems = [*_too_old(model, deployment), *_states(model, deployment)]
+    problems = list(_too_old(model, deployment))
     problems += [Problem("no such KV cache", *why) for why in _type(model, deployment)]
     windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
     if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
@@ -54,14 +54,12 @@ def check(model: Model, deployment: Deployment) -> None:
 
 
 def _too_old(model: Model, deployment: Deployment) -> Iterator[Problem]:
+    """Yield why a release does not have the model, or no states of the type that is asked for."""
     if model.since and deployment.release.number < Version(model.since):
         known = KNOWN.get(model.architecture)
         such = "" if known and known.since == model.since else ", with such a config"
         where = f"{model.architecture} on vLLM {deployment.vllm}"
         yield Problem("no such model", where, f"vLLM has it from {model.since} on{such}")
-
-
-def _states(model: Model, deployment: Deployment) -> Iterator[Problem]:
     given, types = deployment.mamba_ssm_cache_dtype, deployment.release.state_dtypes
     if given not in types:
         yield Problem("no such states", f"{given} on vLLM {deployment.vllm}", f"it knows {', '.join(types)}")

@@ -93,7 +93,7 @@ def _bounds(fit: Fit) -> str:
 def _facts(plan: Plan) -> dict[str, Rows]:
     return {
         "overlays": [
-            (need.id, _NEEDED["recommended" if need.recommended else need.needed], need.because) for need in plan.needs
+            (need.id, "recommended" if need.recommended else _NEEDED[need.needed], need.because) for need in plan.needs
         ],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),

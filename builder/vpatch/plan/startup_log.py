@@ -122,7 +122,9 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     if not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
-    arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
+    settings = dict(_SETTING.findall(engines[0][2])) if engines else {}
+    printed_options = {option: _value(settings[name]) for name, option in _SETTINGS.items() if name in settings}
+    arguments = {**printed_options, **(_literal(servers[0]) if servers else {}), **(given or {})}
     if odd := [name for name, value in arguments.items() if not _is_plain(name) or not _is_plain(value)]:
         raise Failure(Problem(UNREADABLE, where, f"no option of vLLM has such a value: {str(odd[0])[:40]}"))
     return Start(_version(used, vllm, where), arguments, printed, refused, used)
@@ -163,11 +165,6 @@ def _version(lines: Sequence[str], given: str, where: str) -> Version:
         except ValueError:  # no version, or a number of more digits than Python reads
             continue
     raise Failure(Problem(UNREADABLE, where, "it does not have the version of vLLM: give --vllm"))
-
-
-def _settings(engines: Sequence[re.Match[str]]) -> dict[str, Any]:
-    told = dict(_SETTING.findall(engines[0][2])) if engines else {}
-    return {option: _value(told[name]) for name, option in _SETTINGS.items() if name in told}
 
 
 def _literal(text: str) -> dict[str, Any]:
