@@ -70,8 +70,8 @@ EXTRA: dict[str, dict[str, Any]] = {
         "default_chat_template_kwargs": {"enable_thinking": False},
     },
 }
-NOT_SAID = {"vllm", "gpu", "desktop", "tiles", "longest", "cuda", "environment", "extra"}
-NOT_SAID |= {"speculative_tokens", "max_model_len"}
+BESIDE = {"release", "gpu", "desktop", "tiles", "longest", "cuda", "environment", "extra"}
+BESIDE |= {"speculative_tokens", "max_model_len"}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -136,7 +136,7 @@ def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> Non
 
 def meant(one: Deployment) -> dict[str, Any]:
     """Return the values of a deployment that a command has, by vLLM's names."""
-    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in BESIDE}
     draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
     return values | {"max_model_len": -1 if one.longest else one.max_model_len, "speculative_config": draft}
 
