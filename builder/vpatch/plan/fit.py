@@ -194,5 +194,6 @@ def _most_requests(found: Fit, most: int) -> int | None:
 
 def _last(holds: Callable[[int], bool], first: int, last: int) -> int | None:
     """Return the last number for which a predicate holds that holds for all before it; None if for none."""
-    count = bisect_left(range(first, last + 1), 1, key=lambda n: not holds(n))
-    return first + count - 1 if count else None
+    if not holds(first):  # as a rule where a deployment does not fit, which is then one try, not ten
+        return None
+    return first + bisect_left(range(first + 1, last + 1), 1, key=lambda n: not holds(n))
