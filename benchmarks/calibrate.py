@@ -24,8 +24,9 @@ from packaging.version import Version
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.comparison import Comparison, compare
-from vpatch.plan.deployment import Gpu, gpu
+from vpatch.plan.defaults import gpu
+from vpatch.plan.deployment import Gpu
+from vpatch.plan.log_comparison import Comparison, compare
 from vpatch.plan.startup_log import Start, start_of
 from vpatch.plan.weights import with_total
 

@@ -1,11 +1,17 @@
-"""Configs of models of some families, drawn at random: towers, chunks, two shapes of attention, latents, states."""
+"""Configs of models of each family, drawn at random. A maker is asked for one that so many GPUs can share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
-from vpatch.plan import FULL, KNOWN, LINEAR
+from vpatch.plan import FULL, LINEAR
+from vpatch.plan.architectures import KNOWN
+
+Config = dict[str, Any]
+Maker = Callable[[Random, int], Config]
 
 TOWERS = {
     "qwen2_5_vl": "qwen2_5_vl",
@@ -26,10 +32,96 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_pos
 SPARSE = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "q_lora_rank": 64, "num_hidden_layers": 9}
 SPARSE |= {"index_topk_freq": 2, "index_skip_topk_offset": 2}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+# What vLLM requires of a Ling's config, beside sizes.
+BAILING: dict[str, Any] = {"use_bias": False, "use_qkv_bias": False, "norm_topk_prob": True, "embedding_dropout": 0.0}
+BAILING |= {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 6e5, "tie_word_embeddings": False}
 
 
-def named(kind: str, text: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a model of this type; one with a vision tower has that of the language model within."""
+def hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> Config:
+    """Draw a Qwen3-Next or a Qwen3.5, with Gated DeltaNet."""
+    kind = random.choice(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
+    interval = random.choice((2, 3, 4, 4, 5))
+    layers = random.choice((6, 8, 11, 13, 18, 24, 30))
+    kinds = kinds or [FULL if (index + 1) % interval == 0 else LINEAR for index in range(layers)]
+    key_heads = ranks * random.choice((1, 2, 4))
+    text = (
+        SMALL
+        | heads_of(random, ranks)
+        | {
+            "model_type": kind if kind == "qwen3_next" else f"{kind}_text",
+            "num_hidden_layers": len(kinds),
+            "layer_types": list(kinds),
+            "full_attention_interval": interval,
+            "head_dim": random.choice((64, 128, 192, 256)),
+            "linear_num_key_heads": key_heads,
+            "linear_num_value_heads": key_heads * random.choice((1, 2, 3)),
+            "linear_key_head_dim": random.choice((64, 128, 128)),
+            "linear_value_head_dim": random.choice((64, 128, 128)),
+            "linear_conv_kernel_dim": random.choice((2, 4, 4)),
+            "mamba_ssm_dtype": random.choice(("float32", "float32", "bfloat16")),
+            "dtype": "bfloat16",
+        }
+    )
+    if kind != "qwen3_5":
+        text |= EXPERTS | {"shared_expert_intermediate_size": 64}
+    if kind == "qwen3_next":
+        return text | {"architectures": [NAMES[kind]]}
+    text["mtp_num_hidden_layers"] = 1
+    return {
+        "architectures": [NAMES[kind]],
+        "model_type": kind,
+        "text_config": text,
+        "vision_config": {"model_type": kind},
+    }
+
+
+def dense(random: Random, ranks: int) -> Config:
+    """Draw a model whose layers all have full attention."""
+    kind = random.choice(("qwen3", "llama"))
+    heads = heads_of(random, ranks)
+    return (
+        SMALL
+        | heads
+        | {
+            "hidden_size": 8 * heads["num_attention_heads"],
+            "architectures": [NAMES[kind]],
+            "model_type": kind,
+            "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
+            "head_dim": random.choice((64, 72, 80, 96, 128, 256)),
+            "dtype": random.choice(("bfloat16", "bfloat16", "float16")),
+        }
+    )
+
+
+def windowed(random: Random, ranks: int, pattern: int = 0) -> Config:
+    """Draw a model of which each `pattern`-th layer has full attention; 1: none has it, as in old Mistrals."""
+    kind = "mistral" if pattern == 1 else random.choice(("gemma2", "gemma3_text", "gpt_oss"))
+    layers, pattern = random.choice((6, 8, 13, 24)), pattern or random.choice((2, 3, 6))
+    if kind == "gpt_oss":  # vLLM does not read its `layer_types`
+        pattern = 2
+    kinds = ["sliding_attention" if (index + 1) % pattern else FULL for index in range(layers)]
+    heads = heads_of(random, ranks)
+    text = (
+        SMALL
+        | heads
+        | {"model_type": kind, "architectures": [NAMES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
+        | {"head_dim": random.choice((64, 128)), "sliding_window": random.choice((128, 512, 1024, 4096))}
+    )
+    text |= {"hidden_size": 8 * heads["num_attention_heads"]}  # transformers wants a multiple
+    if kind == "gpt_oss":
+        text |= {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64}
+    return text if kind == "mistral" else text | {"layer_types": kinds}
+
+
+def made(kind: str) -> Maker:
+    """Return what draws a model with windows, chunks or experts of its own, or a vision tower, which is not loaded."""
+    return partial(_made, kind=kind)
+
+
+def _made(random: Random, ranks: int, kind: str) -> Config:
+    heads = heads_of(random, ranks)
+    text = SMALL | heads | {"dtype": "bfloat16", "hidden_size": 64 * heads["num_attention_heads"]}
+    text |= _own(random, ranks, kind)
     head = {"architectures": [NAMES[kind]], "model_type": kind}
     if kind not in TOWERS:
         return text | head
@@ -37,7 +129,7 @@ def named(kind: str, text: dict[str, Any]) -> dict[str, Any]:
     return head | {"tie_word_embeddings": False} | within
 
 
-def drawn(random: Random, ranks: int, kind: str) -> dict[str, Any]:
+def _own(random: Random, ranks: int, kind: str) -> Config:
     """Draw what a model of this type has beside heads and usual sizes."""
     if kind == "gemma4_text":
         return _gemma4(random, ranks)
@@ -55,7 +147,7 @@ def drawn(random: Random, ranks: int, kind: str) -> dict[str, Any]:
     return layers | {"sliding_window": random.choice((512, 513, 1024, 4096))}
 
 
-def _gemma4(random: Random, ranks: int) -> dict[str, Any]:
+def _gemma4(random: Random, ranks: int) -> Config:
     """Draw a Gemma 4, whose layers with full attention have larger heads, and as many KV heads or fewer."""
     layers, pattern, equal = random.choice((8, 12, 15)), random.choice((3, 5, 6)), random.random() < 0.6
     kv_heads = max(ranks, random.choice((2, 4, 8)))
@@ -82,9 +174,13 @@ def _gemma4(random: Random, ranks: int) -> dict[str, Any]:
     }
 
 
-def latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
-    """Draw a model with latent attention."""
-    kind = kind or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
+def latent(kind: str = "", rank: int = 0) -> Maker:
+    """Return what draws a model with latent attention."""
+    return partial(_latent, given=kind, rank=rank)
+
+
+def _latent(random: Random, _ranks: int, given: str, rank: int) -> Config:
+    kind = given or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
     return SMALL | {
         "model_type": kind,
         "architectures": [NAMES[kind]],
@@ -112,8 +208,12 @@ def latent(random: Random, rank: int = 0, kind: str = "") -> dict[str, Any]:
     }
 
 
-def stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
-    """Draw a hybrid with Mamba or a short convolution."""
+def stateful(kind: str) -> Maker:
+    """Return what draws a hybrid with Mamba or a short convolution."""
+    return partial(_stateful, kind=kind)
+
+
+def _stateful(random: Random, ranks: int, kind: str) -> Config:
     heads, layers = heads_of(random, ranks), random.choice((8, 11, 16, 24))
     size, each = random.choice((64, 128)), random.choice((3, 4, 6))
     text: dict[str, Any] = (
@@ -149,6 +249,51 @@ def stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
         text |= {"layer_types": [FULL if kind == FULL else "conv" for kind in kinds], "conv_L_cache": 3}
         text |= dict.fromkeys(("conv_dim", "block_dim"), text["hidden_size"]) | {"block_ff_dim": 64, "rope_theta": 1e6}
     return text | (EXPERTS if kind == "lfm2_moe" else {})
+
+
+def kimi(random: Random, ranks: int) -> Config:
+    """Draw a Kimi-Linear, with Kimi Delta Attention beside latent attention."""
+    layers, each, heads = random.choice((4, 8, 11, 27)), random.choice((3, 4, 4)), 2 * ranks * random.choice((1, 2, 8))
+    numbers, rank = range(1, layers + 1), random.choice((256, 512))
+    full = [number for number in numbers if number % each == 0 or number == layers]
+    linear: dict[str, Any] = {
+        "full_attn_layers": full,
+        "kda_layers": [number for number in numbers if number not in full],
+    }
+    linear |= {"num_heads": heads, "head_dim": random.choice((64, 128)), "short_conv_kernel_size": 4}
+    text = SMALL | EXPERTS | {"num_attention_heads": heads, "num_hidden_layers": layers, "linear_attn_config": linear}
+    text |= {"kv_lora_rank": rank, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    text |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts_per_token": 2, "num_shared_experts": 1}
+    text |= {"first_k_dense_replace": 1, "hidden_size": 8 * heads, "dtype": "bfloat16"}
+    return text | {"model_type": "kimi_linear", "architectures": [NAMES["kimi_linear"]]}
+
+
+def zamba(random: Random, ranks: int) -> Config:
+    """Draw a Zamba2, some layers of which have attention beside a state."""
+    heads, layers, each = 2 * ranks * random.choice((1, 2)), random.choice((6, 11, 24)), random.choice((2, 3, 6))
+    text = SMALL | {"num_attention_heads": heads, "num_hidden_layers": layers, "dtype": "bfloat16"}
+    text |= {"hidden_size": heads * random.choice((32, 40, 64)), "chunk_size": random.choice((128, 256))}
+    text |= {"n_mamba_heads": heads * random.choice((1, 2)), "mamba_ngroups": 1, "num_mem_blocks": 2}
+    text |= {"mamba_d_state": random.choice((64, 128)), "adapter_rank": 8, "mamba_d_conv": 4}
+    text |= {"layers_block_type": ["hybrid" if index % each == 1 else "mamba" for index in range(layers)]}
+    return text | {"model_type": "zamba2", "architectures": [NAMES["zamba2"]]}
+
+
+def bailing(random: Random, ranks: int) -> Config:
+    """Draw a Ling: of the second kind, whose layers of multi-token prediction vLLM does not load, or of the first."""
+    kind, heads = random.choice(("bailing_moe", "bailing_moe_v2")), heads_of(random, ranks)
+    text = BAILING | SMALL | heads | EXPERTS | {"num_nextn_predict_layers": 1, "num_shared_experts": 1}
+    text |= {"num_hidden_layers": random.choice((2, 3, 20)), "hidden_size": 64 * heads["num_attention_heads"]}
+    text |= {"head_dim": random.choice((64, 128)), "first_k_dense_replace": random.choice((0, 1)), "dtype": "bfloat16"}
+    return text | {"model_type": kind, "architectures": [NAMES[kind]]}
+
+
+def nemotron(random: Random, ranks: int) -> Config:
+    """Draw a Nemotron-H as transformers 5 writes it: with a list of layers in place of the pattern."""
+    text = _stateful(random, ranks, "nemotron_h")
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    kept = {key: text[key] for key in text if key != "hybrid_override_pattern"}
+    return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
 
 
 def heads_of(random: Random, ranks: int) -> dict[str, int]:

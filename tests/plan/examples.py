@@ -11,21 +11,22 @@ from typing import Any
 
 from packaging.version import Version
 from vpatch.plan import FULL, GIB, Attention, Model, Weights
-from vpatch.plan.deployment import Deployment, Gpu, Preset, gpu
-from vpatch.plan.lookup import load
+from vpatch.plan.defaults import Preset, gpu
+from vpatch.plan.deployment import Deployment, Gpu, Release, release_of
+from vpatch.plan.models import load
 
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 FOUR_BITS = "turboquant_4bit_nc"
 
 
-def hybrid(name: str = PACKED, gib: float = 21.88, **said: Any) -> Model:
+def hybrid(name: str = PACKED, gib: float = 21.88, **given: Any) -> Model:
     """Return a recorded model with weights of so many GiB."""
     model = load(name)
-    return replace(model, weights=weighing(gib, len(model.layers)), **said)
+    return replace(model, weights=weighing(gib, len(model.layers)), **given)
 
 
-def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
+def dense(layers: int = 28, gib: float = 1.2, **given: Any) -> Model:
     """Return a model of the shape of Qwen3-0.6B."""
     return Model(
         **{
@@ -38,7 +39,7 @@ def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
             "max_position_embeddings": 40_960,
             "intermediate_size": 3072,
             "weights": weighing(gib, layers),
-            **said,
+            **given,
         }
     )
 
@@ -55,7 +56,7 @@ def weighing(gib: float, layers: int) -> Weights:
     return Weights(layers=(each + rest, *[each] * (layers - 1)), source="said by the test")
 
 
-def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Deployment:
+def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **given: Any) -> Deployment:
     """Return a deployment with the options of the preset for 32K, unless given."""
     usual = {
         "max_model_len": 32_768,
@@ -64,7 +65,12 @@ def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Dep
         "gpu_memory_utilization": 0.93,
         "enable_prefix_caching": False,
     }
-    return Deployment(**{"vllm": Version(vllm), "gpu": gpu(card), **usual, **said})
+    return Deployment(**{"release": traits(vllm), "gpu": gpu(card), **usual, **given})
+
+
+def traits(vllm: str) -> Release:
+    """Return the release of a version."""
+    return release_of(Version(vllm))
 
 
 GPU = Gpu("a GPU", 32 * GIB)
@@ -84,7 +90,7 @@ def bare_model(name: str, revision: str | None = None) -> Model:
 
 
 def bare_deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
-    fixed: dict[str, Any] = {"vllm": Version(vllm), "gpu": GPU, "max_model_len": 32768}
+    fixed: dict[str, Any] = {"release": traits(vllm), "gpu": GPU, "max_model_len": 32768}
     return Deployment(**fixed | options)
 
 

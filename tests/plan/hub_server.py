@@ -63,9 +63,9 @@ class Handler(BaseHTTPRequestHandler):
         if not span or self.hub.ranges in ("ignored", "endless"):
             return self.answer(200, data, {"X-Repo-Commit": COMMIT}, file)
         first, last = int(span[1]), min(int(span[2]), len(data) - 1)
-        said = {"another": first + 1}.get(self.hub.ranges, first)
+        start = {"another": first + 1}.get(self.hub.ranges, first)
         total = "*" if self.hub.ranges == "unsaid" else len(data)
-        return self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {said}-{last}/{total}"}, file)
+        return self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {start}-{last}/{total}"}, file)
 
     def refuse(self, status: int, code: str) -> None:
         self.answer(status, b"no", {"X-Error-Code": code}, "")

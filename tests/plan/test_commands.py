@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
 from vpatch.image.order import definition_files, read_definitions
-from vpatch.plan.commands import Lines, apply, build, docker, serve, shell
-from vpatch.plan.deployment import IMAGES, PUBLISHED, STOCK, Image, image, preset, presets
+from vpatch.plan.commands import IMAGES, PUBLISHED, STOCK, Image, Lines, apply, build, docker, image, serve, shell
+from vpatch.plan.defaults import preset, presets
 
 from tests.paths import ROOT
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
@@ -187,10 +187,10 @@ def test_without_overlays_the_image_is_vllms() -> None:
 
 
 def test_the_published_image_with_the_fewest_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vpatch.plan.deployment.PUBLISHED", True)
+    monkeypatch.setattr("vpatch.plan.commands.PUBLISHED", True)
     names = [
-        image(said, overlays).name
-        for said, overlays in (
+        image(deployed, overlays).name
+        for deployed, overlays in (
             (bare_deployment("0.20.2"), HYBRID),
             (bare_deployment("0.20.2"), HYBRID | {"turboquant-tiles"}),
             (bare_deployment("0.20.2", cuda="cu129"), HYBRID),
@@ -204,7 +204,7 @@ def test_an_unpublished_image_must_be_built_and_has_no_registry(monkeypatch: pyt
     none = Image(f"{STOCK}:v0.21.0", "localhost/vllm-openai:v0.21.0-vpatch", overlays, built=True)
 
     with monkeypatch.context() as published:
-        published.setattr("vpatch.plan.deployment.PUBLISHED", True)
+        published.setattr("vpatch.plan.commands.PUBLISHED", True)
         assert image(bare_deployment("0.21.0"), {*overlays}) == none
     assert image(bare_deployment("0.20.2"), HYBRID).name == "localhost/vllm-openai:v0.20.2-vpatch"
     assert image(bare_deployment("0.20.2+cu129"), ()).name == f"{STOCK}:v0.20.2"

@@ -5,20 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from packaging.version import Version
-from vpatch.errors import UnknownName
 from vpatch.plan import FULL, LINEAR, Attention, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import RELEASES as KNOWN
-from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
-from vpatch.plan.division import stages_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, turboquant_slot
-from vpatch.plan.kv_types import skipped_layers
+from vpatch.plan.deployment import TURBOQUANT
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, token_bytes
+from vpatch.plan.refusals import skipped_layers
 
 from tests.failures import problems_of
 from tests.plan.configs import named
 from tests.plan.examples import DENSE_HYBRID, FOUR_BITS, MOE, dense, deployment, hybrid
-from tests.releases import RELEASES
 
 NEMOTRON = model_of(named("NemotronHForCausalLM", hybrid_override_pattern="MEM*", mamba_num_heads=64), "", name="Nano")
 FALCON = model_of(named("FalconH1ForCausalLM"), "", name="Falcon")
@@ -44,7 +39,7 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
 
 
 @pytest.mark.parametrize(
-    ("release", "said", "state", "block", "blocks"),
+    ("release", "options", "state", "block", "blocks"),
     [
         ("0.19.1", {}, 1_085_440, 272, 5),  # in float16, where the config has no type
         ("0.20.2", {}, 2_134_016, 528, 5),
@@ -54,27 +49,23 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
         ("0.33.0", {"enable_prefix_caching": True}, 2_134_016, 528, 9),  # one more, which prefill exports
     ],
 )
-def test_states_of_mamba(release: str, said: dict[str, Any], state: int, block: int, blocks: int) -> None:
+def test_states_of_mamba(release: str, options: dict[str, Any], state: int, block: int, blocks: int) -> None:
     """`blocks` are those that three blocks of tokens take in one group of attention and two of states."""
-    found = layout(NEMOTRON, deployment(vllm=release, kv_cache_dtype="auto", **{"enable_prefix_caching": False} | said))
+    found = layout(
+        NEMOTRON, deployment(vllm=release, kv_cache_dtype="auto", **{"enable_prefix_caching": False, **options})
+    )
 
     assert (found.state_bytes, found.block_size, blocks_for(found, 3 * block)) == (state, block, blocks)
 
 
 def test_slots_of_turboquant() -> None:
-    """At a head size of 256, per KV head."""
-    assert [turboquant_slot(dtype, 256) for dtype in TURBOQUANT] == [388, 262, 230, 198]
+    """Of a token, for keys and values, at a head size of 256."""
+    assert [token_bytes(Attention(1, 1, 256), dtype, "bfloat16") for dtype in TURBOQUANT] == [388, 262, 230, 198]
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "message"),
+    ("model", "options", "message"),
     [
-        (
-            HYBRID,
-            {"vllm": "0.17.0"},
-            "unknown release: vLLM 0.17.0: plan knows the arithmetic of vLLM 0.18.0 to",
-        ),
-        (HYBRID, {"vllm": "0.34.0"}, "unknown release: vLLM 0.34.0"),
         (HYBRID, {"kv_cache_dtype": FOUR_BITS, "vllm": "0.19.1"}, f"no such KV cache: {FOUR_BITS} on vLLM 0.19.1"),
         (HYBRID, {"kv_cache_dtype": "fp4"}, "no such KV cache: fp4 on vLLM 0.20.2"),
         (HYBRID, {"tensor_parallel_size": 3}, "its 16 attention heads are not divisible by 3"),
@@ -83,42 +74,52 @@ def test_slots_of_turboquant() -> None:
         (hybrid(layers=(LINEAR,) * 8), {}, "no attention"),
         (HYBRID, {"mamba_ssm_cache_dtype": "bfloat16"}, "no such states: bfloat16 on vLLM 0.20.2"),
         (NEMOTRON, {"tensor_parallel_size": 16}, "its 8 groups of a state are not divisible by 16"),
+        (NEMOTRON, {"pipeline_parallel_size": 4}, "4 stages: a stage would have no KV cache"),
         (FALCON, {"kv_cache_dtype": FOUR_BITS}, "vLLM does not find the attention of layers that also keep a state"),
+        (
+            model_of(named("Zamba2ForCausalLM"), "", name="Zamba"),
+            {"pipeline_parallel_size": 2},
+            "vLLM does not divide layers that share their attention",
+        ),
+        (
+            model_of(named("KimiLinearForCausalLM"), "", name="Kimi"),
+            {"vllm": "0.33.0", "mamba_ssm_cache_dtype": "bfloat16"},
+            "those of Kimi Delta Attention are in float32",
+        ),
     ],
 )
-def test_what_vllm_refuses(model: Model, said: dict[str, Any], message: str) -> None:
-    assert message in "\n".join(map(str, problems_of(layout, model, deployment(**said))))
+def test_what_vllm_refuses(model: Model, options: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(map(str, problems_of(layout, model, deployment(**options))))
 
 
 def test_every_problem_is_named_at_once() -> None:
-    said = deployment(kv_cache_dtype="fp4", tensor_parallel_size=5, pipeline_parallel_size=50)
+    options = deployment(kv_cache_dtype="fp4", tensor_parallel_size=5, pipeline_parallel_size=50)
 
-    assert len(problems_of(layout, hybrid(), said)) == 6  # the cache, three kinds of heads, heads to copy, stages
+    assert len(problems_of(layout, hybrid(), options)) == 6  # the cache, three kinds of heads, heads to copy, stages
 
 
 @pytest.mark.parametrize(
     ("layers", "stages", "sizes"), [(40, 4, [10] * 4), (42, 4, [10, 11, 11, 10]), (7, 2, [4, 3]), (5, 1, [5])]
 )
 def test_stages(layers: int, stages: int, sizes: list[int]) -> None:
-    found = stages_of(layers, stages)
+    found = deployment(pipeline_parallel_size=stages).stages(layers)
 
     assert [len(stage) for stage in found] == sizes
     assert [index for stage in found for index in stage] == list(range(layers))
 
 
-def test_padding_layers_take_room() -> None:
-    """With 11 attention and 30 linear layers, the last group has 8 layers and takes the memory of 11."""
-    kinds = tuple(FULL if index < 11 else LINEAR for index in range(41))
-    found = layout(hybrid(layers=kinds), deployment())
+@pytest.mark.parametrize(
+    ("full", "linear", "stages", "groups", "pages"),
+    [
+        (11, 30, 1, (11, 10, 10, 10), [11]),  # the last group has 10 layers, and takes the memory of 11
+        (12, 13, 1, (12, 13), [13]),  # nearly as many of a kind are one group
+    ],
+)
+def test_groups(full: int, linear: int, stages: int, groups: tuple[int, ...], pages: list[int]) -> None:
+    kinds = tuple(FULL if index < full else LINEAR for index in range(full + linear))
+    found = layout(hybrid(layers=kinds), deployment(pipeline_parallel_size=stages))
 
-    assert found.groups == (11, 10, 10, 10)
-    assert found.bytes_per_block == (11 * found.page_bytes,)
-
-
-def test_nearly_as_many_of_a_kind_are_one_group() -> None:
-    kinds = tuple(FULL if index < 12 else LINEAR for index in range(25))
-
-    assert layout(hybrid(layers=kinds), deployment()).groups == (12, 13)
+    assert (found.groups, [size // found.page_bytes for size in found.bytes_per_block]) == (groups, pages)
 
 
 def test_a_stage_takes_what_its_layers_do() -> None:
@@ -131,23 +132,23 @@ def test_a_stage_takes_what_its_layers_do() -> None:
 
 @pytest.mark.parametrize(("vllm", "block"), [("0.24.0", 16), ("0.25.0", 32)])
 def test_boundary_layers_of_dense_models(vllm: str, block: int) -> None:
-    model, said = dense(), deployment(vllm, kv_cache_dtype=FOUR_BITS)
-    found = layout(model, said)
+    model, options = dense(), deployment(vllm, kv_cache_dtype=FOUR_BITS)
+    found = layout(model, options)
 
-    assert skipped_layers(model, said) == {0, 1, 26, 27}
+    assert skipped_layers(model, options) == {0, 1, 26, 27}
     assert found.block_size == block
     assert found.bytes_per_block == (block * 8 * (24 * 134 + 4 * 512),)
 
 
 @pytest.mark.parametrize(("vllm", "spare"), [("0.28.0", 0), ("0.29.0", 1)])
 def test_newer_releases_keep_a_block_back(vllm: str, spare: int) -> None:
-    said = deployment(vllm)
-    laid = layout(hybrid(), said)
-    length = longest(laid, said, 100)
+    options = deployment(vllm)
+    laid = layout(hybrid(), options)
+    length = longest(laid, options, 100)
 
     assert blocks_for(laid, length) == 100 - spare
     assert blocks_for(laid, length + 1) > 100 - spare
-    assert longest(laid, said, 3) == 0
+    assert longest(laid, options, 3) == 0
 
 
 @pytest.mark.parametrize(
@@ -162,38 +163,10 @@ def test_kernels_that_export_states_need_one_block_more(
     assert (found.state_blocks, found.block_size) == (blocks, block_size)
 
 
-def test_a_budget_of_nothing_holds_nothing() -> None:
-    said = deployment()
-    laid = layout(hybrid(), said)
+def test_the_smallest_stage_decides_and_nothing_holds_nothing() -> None:
+    options = deployment(pipeline_parallel_size=2)
+    laid = layout(hybrid(), options)
+    first, second = laid.bytes_per_block
 
-    assert capacity(laid, said, [-5]).blocks == 0 == capacity(laid, said, [laid.bytes_per_block[0] - 1]).tokens
-
-
-def test_the_smallest_stage_decides() -> None:
-    said = deployment(pipeline_parallel_size=2)
-    laid = layout(hybrid(), said)
-    sizes = laid.bytes_per_block
-
-    assert capacity(laid, said, [100 * sizes[0], 7 * sizes[1]]).blocks == 7
-
-
-def test_a_build_has_the_arithmetic_of_its_release() -> None:
-    build, same, other = (arithmetic_of(Version(version)) for version in ("0.20.1rc3+g1", "0.20.1", "0.20.0"))
-
-    assert build == same != other
-
-
-@pytest.mark.parametrize(
-    ("version", "nearest"),
-    [("0.20.9", "0.20.2 and 0.21.0"), ("0.18.2+cu130", "0.18.1 and 0.19.0"), ("0.20.3.post1", "0.20.2 and 0.21.0")],
-)
-def test_a_release_that_does_not_exist(version: str, nearest: str) -> None:
-    with pytest.raises(UnknownName) as unknown:
-        arithmetic_of(Version(version))
-    assert str(unknown.value) == f"no such release: vLLM {version}: the nearest are {nearest}"
-
-
-def test_a_build_of_a_release_that_never_came_is_as_the_one_before() -> None:
-    """Between releases, builds are numbered after the next patch release, which may never come."""
-    assert arithmetic_of(Version("0.20.3.dev7+g1")) == arithmetic_of(Version("0.20.2"))
-    assert tuple(map(str, KNOWN)) == RELEASES
+    assert capacity(laid, options, [100 * first, 7 * second]).blocks == 7
+    assert capacity(laid, options, [-5, second]).blocks == 0 == capacity(laid, options, [first - 1, second]).tokens

@@ -9,11 +9,10 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.plan import CHUNKED, FULL, GIB, SLIDING, Attention, Latent, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import PER_TOKEN_HEAD
+from vpatch.plan.deployment import KV_TYPES, PER_TOKEN_HEAD
 from vpatch.plan.fit import fit, remedies
 from vpatch.plan.kv_cache import layout
-from vpatch.plan.kv_types import KV_TYPES
-from vpatch.plan.planner import plan
+from vpatch.plan.verdict import plan
 
 from tests.failures import problems_of
 from tests.plan.configs import named
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 INT8, FP8, INT4 = PER_TOKEN_HEAD
 ODD = dense(attention=Attention(16, 8, 80))
+SMALL = dense(attention=Attention(16, 8, 64))
 WINDOWED = dense(layers=4, window=512)
 WINDOWED = replace(WINDOWED, layers=(SLIDING, FULL) * 2)
 TWO_SIZES = replace(WINDOWED, attention=Attention(16, 1, 512), local=Attention(16, 2, 256))
@@ -75,82 +75,61 @@ def test_pages_that_scales_make_unequal_are_padded() -> None:
     assert (scaled.block_size, scaled.window_block, scaled.page_bytes) == (16, 16, 16 * 2 * 2 * (256 + 4))
 
 
+NEW = "0.33.0"
+
+
 @pytest.mark.parametrize(
-    ("model", "said", "message"),
+    ("model", "vllm", "card", "dtype", "message"),
     [
-        (dense(), {"vllm": "0.19.1", "kv_cache_dtype": INT8}, f"{INT8} on vLLM 0.19.1: vLLM has it from 0.20.0 on"),
-        (dense(), {"vllm": "0.24.0", "kv_cache_dtype": INT4}, f"{INT4} on vLLM 0.24.0: vLLM has it from 0.25.0 on"),
+        (dense(), "0.19.1", "RTX 5090", INT8, f"{INT8} on vLLM 0.19.1: vLLM has it from 0.20.0 on"),
+        (dense(), "0.24.0", "RTX 5090", INT4, f"{INT4} on vLLM 0.24.0: vLLM has it from 0.25.0 on"),
         (
             dense(),
-            {"vllm": "0.31.0", "kv_cache_dtype": "nvfp4"},
+            "0.31.0",
+            "RTX 5090",
+            "nvfp4",
             "nvfp4 on vLLM 0.31.0, RTX 5090 (compute capability 12.0): vLLM has kernels for it on 10.x from 0.21.0 on;"
             " on 8.x, 9.x, 12.x from 0.32.0 on",
         ),
-        (dense(), {"vllm": "0.20.2", "card": "B200", "kv_cache_dtype": "nvfp4"}, "on 10.x from 0.21.0 on"),
-        (dense(), {"vllm": "0.33.0", "kv_cache_dtype": "nvfp4_4over6"}, "kernels for it on 10.x from 0.28.0 on"),
-        (
-            dense(),
-            {"vllm": "0.33.0", "card": "A100", "kv_cache_dtype": FP8},
-            "(compute capability 8.0): vLLM has kernels",
-        ),
-        (dense(), {"vllm": "0.21.0", "card": "H100", "kv_cache_dtype": INT8}, "on 9.x from 0.22.0 on"),
-        (ODD, {"vllm": "0.33.0", "kv_cache_dtype": "nvfp4"}, "it takes heads of 128, 256, 512, not of 80"),
-        (
-            dense(attention=Attention(16, 8, 64)),
-            {"vllm": "0.33.0", "kv_cache_dtype": "nvfp4"},
-            "on this GPU it takes heads of 128, 256, 512, not of 64",
-        ),
-        (TWO_SIZES, {"vllm": "0.33.0", "kv_cache_dtype": "nvfp4"}, "two sizes of heads are left to Triton"),
-        (
-            TWO_SIZES,
-            {"vllm": "0.23.0", "card": "B200", "kv_cache_dtype": "nvfp4"},
-            "two sizes of heads are left to Triton",
-        ),
-        (TWO_SIZES, {"vllm": "0.23.0", "kv_cache_dtype": INT8}, "no common size of a block"),
-        (ODD, {"vllm": "0.31.0", "kv_cache_dtype": INT4}, "before 0.32 it takes heads of a power of two"),
-        (WINDOWED, {"vllm": "0.27.1", "kv_cache_dtype": INT4}, "before 0.28 sliding windows have another size"),
-        (MLA, {"vllm": "0.33.0", "kv_cache_dtype": INT8}, "no kernel for latent attention takes it"),
-        (MLA, {"vllm": "0.33.0", "card": "B200", "kv_cache_dtype": "nvfp4"}, "no kernel for latent attention takes it"),
-        (dense(), {"vllm": "0.33.0", "kv_cache_dtype": "nvfp"}, "did you mean nvfp4"),
-        (dense(), {"vllm": "0.33.0", "kv_cache_dtype": "nvfp4_ds_mla"}, "plan knows auto, bfloat16"),
+        (dense(), "0.20.2", "B200", "nvfp4", "on 10.x from 0.21.0 on"),
+        (dense(), NEW, "RTX 5090", "nvfp4_4over6", "kernels for it on 10.x from 0.28.0 on"),
+        (dense(), NEW, "A100", FP8, "(compute capability 8.0): vLLM has kernels"),
+        (dense(), NEW, "3090", "nvfp4", ""),
+        (dense(), "0.21.0", "H100", INT8, "on 9.x from 0.22.0 on"),
+        (ODD, NEW, "RTX 5090", "nvfp4", "it takes heads of 128, 256, 512, not of 80"),
+        (SMALL, NEW, "RTX 5090", "nvfp4", "on this GPU it takes heads of 128, 256, 512, not of 64"),
+        (SMALL, NEW, "B200", "nvfp4", ""),
+        (TWO_SIZES, NEW, "RTX 5090", "nvfp4", "two sizes of heads are left to Triton"),
+        (TWO_SIZES, "0.23.0", "B200", "nvfp4", "two sizes of heads are left to Triton"),
+        (TWO_SIZES, NEW, "B200", "nvfp4", ""),
+        (TWO_SIZES, "0.23.0", "RTX 5090", INT8, "no common size of a block"),
+        (ODD, "0.31.0", "RTX 5090", INT4, "before 0.32 it takes heads of a power of two"),
+        (ODD, "0.32.0", "RTX 5090", INT4, ""),
+        (WINDOWED, "0.27.1", "RTX 5090", INT4, "before 0.28 sliding windows have another size"),
+        (WINDOWED, "0.28.0", "RTX 5090", INT4, ""),
+        (replace(WINDOWED, layers=(CHUNKED, FULL) * 2), "0.27.1", "RTX 5090", INT4, ""),
+        (WINDOWED, NEW, "RTX 5090", FOUR_BITS, "plan does not know what TurboQuant makes of sliding windows"),
+        (MLA, NEW, "RTX 5090", INT8, "no kernel for latent attention takes it"),
+        (MLA, NEW, "B200", "nvfp4", "no kernel for latent attention takes it"),
+        (dense(), NEW, "RTX 5090", "nvfp", "did you mean nvfp4"),
+        (dense(), NEW, "RTX 5090", "nvfp4_ds_mla", "plan knows auto, bfloat16"),
     ],
 )
-def test_what_lacks_the_type_is_refused_by_name(model: Model, said: dict[str, Any], message: str) -> None:
-    found = "\n".join(map(str, problems_of(layout, model, deployment(**said))))
+def test_what_lacks_the_type_is_refused_by_name(model: Model, vllm: str, card: str, dtype: str, message: str) -> None:
+    options = deployment(vllm, card, kv_cache_dtype=dtype)
+    if not message:
+        assert layout(model, options).page_bytes
+        return
+    found = "\n".join(map(str, problems_of(layout, model, options)))
 
     assert found.startswith("no such KV cache: ")
     assert message in found
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (dense(attention=Attention(16, 8, 64)), {"vllm": "0.33.0", "card": "B200", "kv_cache_dtype": "nvfp4"}),
-        (TWO_SIZES, {"vllm": "0.33.0", "card": "B200", "kv_cache_dtype": "nvfp4"}),
-        (ODD, {"vllm": "0.32.0", "kv_cache_dtype": INT4}),
-        (WINDOWED, {"vllm": "0.28.0", "kv_cache_dtype": INT4}),
-        (replace(WINDOWED, layers=(CHUNKED, FULL) * 2), {"vllm": "0.27.1", "kv_cache_dtype": INT4}),
-        (dense(), {"vllm": "0.33.0", "card": "3090", "kv_cache_dtype": "nvfp4"}),
-    ],
-)
-def test_what_has_the_type_is_laid_out(model: Model, said: dict[str, Any]) -> None:
-    assert layout(model, deployment(**said)).page_bytes
-
-
 def test_a_card_that_nobody_named_is_not_refused() -> None:
-    said = deployment("0.33.0", kv_cache_dtype="nvfp4")
+    options = deployment("0.33.0", kv_cache_dtype="nvfp4")
 
-    assert layout(dense(), replace(said, gpu=replace(said.gpu, capability=None))).page_bytes
-
-
-def test_blackwell_keeps_a_batch_of_results_in_each_layer() -> None:
-    def buffers(card: str, **said: Any) -> int:
-        found = fit(dense(), weights_of(dense()), deployment("0.33.0", card, kv_cache_dtype="nvfp4", **said))
-        return sum(item.size.likely for item in found.memory.items if item.name == "NVFP4 buffers")
-
-    assert buffers("B200") == 28 * 4096 * 16 * 128
-    assert buffers("B200", tensor_parallel_size=2) * 2 == buffers("B200")
-    assert buffers("RTX 5090") == 0
+    assert layout(dense(), replace(options, gpu=replace(options.gpu, capability=None))).page_bytes
 
 
 @pytest.mark.parametrize(
@@ -188,22 +167,20 @@ def test_a_smaller_type_holds_more_and_names_its_overlays() -> None:
 def test_a_type_that_vllm_refuses_is_neither_compared_nor_advised() -> None:
     """On Ampere, FlashInfer has no heads of this size, and Triton no FP8."""
     wide = dense(gib=38.3, attention=Attention(16, 8, 96), intermediate_size=1)
-    said = deployment("0.33.0", "A100 40GB", max_model_len=40_960, max_num_seqs=8, gpu_memory_utilization=0.98)
+    options = deployment("0.33.0", "A100 40GB", max_model_len=40_960, max_num_seqs=8, gpu_memory_utilization=0.98)
 
-    assert "fp8" not in {one.dtype for one in plan(wide, said, discover()).choices}
-    assert not any(
-        f"--kv-cache-dtype {dtype}" in list(remedies(wide, weights_of(wide), said)) for dtype in ("fp8", FP8)
-    )
+    assert "fp8" not in {one.dtype for one in plan(wide, options, discover()).choices}
+    assert not any(f"--kv-cache-dtype {dtype}" in list(remedies(fit(wide, options))) for dtype in ("fp8", FP8))
 
 
 @pytest.mark.parametrize(("vllm", "advised"), [("0.31.0", FOUR_BITS), ("0.33.0", "nvfp4")])
 def test_the_largest_type_that_fits_is_advised(vllm: str, advised: str) -> None:
     """A request of 40,960 tokens takes 3.7 GiB in TurboQuant's largest type, 2.5 in NVFP4; 3.2 are there."""
-    model, said = dense(56, gib=20.0), deployment(vllm, max_model_len=40_960)
-    spare = fit(model, weights_of(model), said).memory.kv_cache.likely - int(3.2 * GIB)
+    model, options = dense(56, gib=20.0), deployment(vllm, max_model_len=40_960)
+    spare = fit(model, options).memory.kv_cache.likely - int(3.2 * GIB)
     model = dense(56, gib=20.0 + spare / GIB)
 
-    assert f"--kv-cache-dtype {advised}" in list(remedies(model, weights_of(model), said))
+    assert f"--kv-cache-dtype {advised}" in list(remedies(fit(model, options)))
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import Deployment, Gpu, gpu
+from vpatch.plan.defaults import gpu
+from vpatch.plan.deployment import Deployment, Gpu
 from vpatch.plan.fit import fit
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.weights import with_total
 
 from tests.paths import ROOT
 from tests.plan.configs import named
-from tests.plan.examples import weights_of
+from tests.plan.examples import traits, weights_of
 
 SPARSE = "GlmMoeDsaForCausalLM"
 R1 = named("DeepseekV3ForCausalLM", num_hidden_layers=61, num_attention_heads=128, hidden_size=7168)
@@ -44,7 +44,7 @@ def model(config: dict[str, Any]) -> Model:
 
 
 def deployment(vllm: str = "0.33.0", capability: tuple[int, int] = (9, 0), **options: Any) -> Deployment:
-    return Deployment(Version(vllm), Gpu("GPU", 80 * GIB, capability), 4096, **options)
+    return Deployment(traits(vllm), Gpu("GPU", 80 * GIB, capability), 4096, **options)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_each_rank_has_the_whole_latent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said", "cause"),
+    ("config", "deployed", "cause"),
     [
         (R1, deployment(kv_cache_dtype="turboquant_k8v4"), "no kernel for latent attention takes it"),
         (R1, deployment(kv_cache_dtype="fp8_e5m2"), "no kernel for latent attention takes it"),
@@ -84,9 +84,9 @@ def test_each_rank_has_the_whole_latent() -> None:
         (named(SPARSE), deployment(capability=(8, 0)), "plan knows those of Hopper"),
     ],
 )
-def test_what_has_no_kernel_is_refused_by_name(config: dict[str, Any], said: Deployment, cause: str) -> None:
+def test_what_has_no_kernel_is_refused_by_name(config: dict[str, Any], deployed: Deployment, cause: str) -> None:
     with pytest.raises(Failure, match=cause):
-        layout(model(config), said)
+        layout(model(config), deployed)
 
 
 def test_a_model_without_a_latent_is_unknown_and_has_no_bounds() -> None:
@@ -109,9 +109,9 @@ def test_sparse_attention_is_laid_out_as_a_start_printed(
     """
     shape = model(json.loads((ROOT / f"docs/starts/configs/zai-org--{config}.json").read_text()))
     blackwell = (10, 0) if dtype == "fp8" else (9, 0)
-    said = deployment(vllm, blackwell, kv_cache_dtype=dtype, tensor_parallel_size=ranks)
-    said = replace(said, max_model_len=said.max_model_len * 50)
-    found = capacity(layout(shape, said), said, [int(printed_gib * GIB)])
+    deployed = deployment(vllm, blackwell, kv_cache_dtype=dtype, tensor_parallel_size=ranks)
+    deployed = replace(deployed, max_model_len=deployed.max_model_len * 50)
+    found = capacity(layout(shape, deployed), deployed, [int(printed_gib * GIB)])
 
     assert found.tokens == pytest.approx(printed_tokens, abs=128)
 
@@ -137,8 +137,7 @@ def test_a_quantized_up_projection_is_kept_once_more() -> None:
 def test_ranks_do_not_divide_what_makes_the_latent() -> None:
     found = model(R1)
     of_one, of_two = (
-        fit(found, weights_of(found), Deployment(Version("0.33.0"), gpu("H200"), 4096, tensor_parallel_size=ranks))
-        for ranks in (1, 2)
+        fit(found, Deployment(traits("0.33.0"), gpu("H200"), 4096, tensor_parallel_size=ranks)) for ranks in (1, 2)
     )
     whole = 61 * 7168 * (1536 + 576) * 2
 
@@ -148,7 +147,7 @@ def test_ranks_do_not_divide_what_makes_the_latent() -> None:
 
 def test_the_workspace_for_cached_tokens_is_not_counted() -> None:
     found = model(FLASH)
-    memory = fit(found, weights_of(found), deployment()).memory
+    memory = fit(found, deployment()).memory
     (workspace,) = (item for item in memory.items if item.name == "MLA workspace")
 
     assert not workspace.counted
@@ -163,7 +162,7 @@ def test_a_block_beside_states_is_as_long_as_a_state_is_large(vllm: str, tokens:
     """So is, up to 0.27, what the workspace has for each of 256 requests."""
     found, state = model(KIMI), 3 * 3 * 4096 * 2 + 32 * 128 * 128 * 4
     laid = layout(found, deployment(vllm))
-    memory = fit(found, weights_of(found), deployment(vllm, max_num_seqs=256)).memory
+    memory = fit(found, deployment(vllm, max_num_seqs=256)).memory
     (workspace,) = (item for item in memory.items if item.name == "MLA workspace")
 
     assert (laid.state_bytes, laid.block_size, laid.groups) == (state, tokens, (2, 2, 2, 2))

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
-from vpatch.core.catalogue import discover
+from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued, Need, Overlay, Part, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.plan.deployment import Deployment, gpu
-from vpatch.plan.lookup import load
-from vpatch.plan.needs import needs
+from vpatch.plan.checkpoint import read
+from vpatch.plan.defaults import gpu
+from vpatch.plan.deployment import Deployment
+from vpatch.plan.models import load
+from vpatch.plan.needs import Needed, needs
+from vpatch_overlays.probes.bare import DENSE
 
 from tests.conftest import Program, Ran
-from tests.releases import RELEASES, fact
+from tests.plan.examples import traits
+from tests.releases import FIRST, RELEASES, fact, tiered
 from tests.validation.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
 from tests.validation.cpu.head_models import qwen3_5
 from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
 
 HYBRID, WORKSPACE, AUTO = "turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype"
-VERIFIES = "turboquant-mtp"
-HEAD = "ct-fp8-lm-head"
+VERIFIES, DECODE, HEAD, DEEPGEMM = "turboquant-mtp", "turboquant-decode", "ct-fp8-lm-head", "sm12x-deepgemm"
 TURBOQUANT, FP8 = "turboquant_4bit_nc", "fp8_e4m3"
 
 # "Combined matrix" of inferRouter/Qwen3.6-35B-A3B-NVFP4: branch, KV cache, PR #39931, PR #40798, its own patches.
@@ -37,30 +39,28 @@ MATRIX = {
 }
 
 
-def asked(revision: str, dtype: str, vllm: str, installed: tuple[Catalogued, ...] | None = None) -> dict[str, Any]:
+def asked(
+    revision: str, dtype: str, vllm: str, installed: tuple[Catalogued, ...] | None = None, card: str = "5090"
+) -> dict[str, Needed]:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision)
-    deployment = Deployment(Version(vllm), gpu("5090"), 262_144, dtype, max_num_batched_tokens=8192)
+    deployment = Deployment(traits(vllm), gpu(card), 262_144, dtype, max_num_batched_tokens=8192)
     return {item.id: item for item in needs(model, deployment, installed or discover())}
 
 
+@pytest.mark.parametrize("vllm", tiered((one for one in RELEASES if fact(HYBRID, one) != "not_applicable"), FIRST))
 @pytest.mark.parametrize(("revision", "dtype"), MATRIX)
-def test_the_cards_matrix(revision: str, dtype: str) -> None:
-    found = asked(revision, dtype, "0.20.2")
-
-    assert tuple(found[name].needed for name in (HYBRID, WORKSPACE, HEAD)) == MATRIX[revision, dtype]
-    assert all(item.because for item in found.values())
-    assert not any(item.needed for item in found.values() if item.opt_in)
-
-
-@pytest.mark.parametrize("vllm", [release for release in RELEASES if fact(HYBRID, release) != "not_applicable"])
-@pytest.mark.parametrize(("revision", "dtype"), MATRIX)
-def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, vllm: str) -> None:
+def test_the_cards_matrix_and_newer_releases(revision: str, dtype: str, vllm: str) -> None:
+    """Newer releases need what is not merged yet."""
     found = asked(revision, dtype, vllm)
-    wanted = dict(zip((HYBRID, WORKSPACE, HEAD), MATRIX[revision, dtype], strict=True)) | {AUTO: dtype == TURBOQUANT}
+    wanted = dict(zip((HYBRID, WORKSPACE, HEAD), MATRIX[revision, dtype], strict=True))
 
-    for name, want in wanted.items():
+    if vllm == "0.20.2":
+        assert {name: found[name].needed for name in wanted} == wanted
+    for name, want in (wanted | {AUTO: dtype == TURBOQUANT}).items():
         assert found[name].needed is (want and fact(name, vllm) == "pending"), (name, found[name])
         assert found[name].state == fact(name, vllm)
+    assert all(item.because for item in found.values())
+    assert not any(item.needed for item in found.values() if item.opt_in)
 
 
 @pytest.mark.parametrize(
@@ -72,23 +72,11 @@ def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, v
     ],
 )
 def test_fast_decoding_is_recommended_for_turboquant(dtype: str, card: str, because: str | None) -> None:
-    model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "main")
-    found = needs(model, Deployment(Version("0.26.0"), gpu(card), 32_768, dtype), discover())
-    (item,) = (item for item in found if item.id == "turboquant-decode")
+    found = asked("main", dtype, "0.26.0", card=card)
 
-    assert not item.needed
-    assert item.recommended is (because is not None)
-    assert not because or item.because.endswith(because)
-    assert [one.id for one in found if one.recommended] == [item.id] * item.recommended
-
-
-def test_fast_decoding_needs_an_ampere() -> None:
-    use = Use(hybrid=False, kv_cache_dtype=TURBOQUANT, longest=1024, chunk=1024)
-    ask = next(item.overlay.needed for item in discover() if item.id == "turboquant-decode")
-    assert ask
-
-    recommended = {one: ask(replace(use, capability=one)).recommended for one in (None, (7, 5), (8, 0), (12, 0))}
-    assert recommended == {None: True, (7, 5): False, (8, 0): True, (12, 0): True}
+    assert not found[DECODE].needed
+    assert [one.id for one in found.values() if one.recommended] == [DECODE] * (because is not None)
+    assert not because or found[DECODE].because.endswith(because)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +118,9 @@ def test_a_build_is_as_its_release(build: str) -> None:
     assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE, VERIFIES}
 
 
-def mine(**said: Any) -> tuple[Catalogued, ...]:
+def mine(**answer: Any) -> tuple[Catalogued, ...]:
     """Return an overlay of another package."""
-    return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **said), ""),)
+    return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **answer), ""),)
 
 
 def test_an_overlay_without_a_statement_is_unknown() -> None:
@@ -155,7 +143,7 @@ def test_an_overlay_that_raises_is_named(answer: Any, cause: str) -> None:
 
 def test_an_overlay_covers_only_its_own_quantization_of_the_head() -> None:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "fp8-head")
-    deployment = Deployment(Version("0.20.2"), gpu("5090"), 32_768)
+    deployment = Deployment(traits("0.20.2"), gpu("5090"), 32_768)
     found = {item.id: item for item in needs(replace(model, quantization="modelopt"), deployment, discover())}
 
     assert (found[HEAD].needed, found[HEAD].state) == (False, State.PENDING)
@@ -169,17 +157,7 @@ def speculation(use: Use) -> Need:
     return Need(needed=True, because=f"{use.speculative_tokens} draft tokens, on compute capability {use.capability}")
 
 
-MTP = (
-    "--model",
-    "Qwen3.6-35B-A3B-NVFP4",
-    "--gpu",
-    "5090",
-    "--force",
-    "--max-num-seqs",
-    "16",
-    "--max-num-batched-tokens",
-    "8192",
-)
+MTP = ("--model", "Qwen3.6-35B-A3B-NVFP4", "--gpu", "5090", "--force", "--max-num-seqs", "16", "--speculative", "3")
 
 
 @pytest.mark.parametrize(
@@ -197,44 +175,40 @@ def test_needs_follow_the_command_that_is_printed(
     """vLLM caches prefixes of hybrid models by default from 0.28 on. The command names the option, and the overlay."""
     installed = mine(needed=speculation, releases={">=0.20,<0.34": "pending: the counts are those of other rows"})
     monkeypatch.setattr("vpatch.cli.plan.discover", lambda: installed)
-    said = vpatch("plan", *MTP, "--speculative", "3", "--vllm", vllm, *given, "--json").json
+    answer = vpatch("plan", *MTP, "--max-num-batched-tokens", "8192", "--vllm", vllm, *given, "--json").json
 
-    (item,) = said["overlays"]
+    (item,) = answer["overlays"]
     assert item["needed"] is needed
-    assert option in said["commands"]["serve"].split()
-    assert '"num_speculative_tokens": 3' in said["commands"]["serve"]
-    if needed:
-        because = f"3 draft tokens, on compute capability (12, 0); vLLM {vllm}: the counts are those of other rows"
-        assert item["because"] == because
+    assert option in answer["commands"]["serve"].split()
+    assert '"num_speculative_tokens": 3' in answer["commands"]["serve"]
+    because = f"3 draft tokens, on compute capability (12, 0); vLLM {vllm}: the counts are those of other rows"
+    assert (item["because"] == because) is needed
     for name in ("apply", "build"):
-        assert ("--overlay mine" in said["commands"].get(name, "")) is needed
-    assert ("-vpatch" in said["commands"]["docker"]) is needed
+        assert ("--overlay mine" in answer["commands"].get(name, "")) is needed
+    assert ("-vpatch" in answer["commands"]["docker"]) is needed
 
 
-def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str) -> Ran:
+def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str, card: str = "H100") -> Ran:
     (folder / "config.json").write_text(json.dumps(model))
-    return vpatch(
-        "plan", "--model", folder, "--gpu", "H100", "--vllm", vllm, "--weights-gib", "30", "--force", "--json"
-    )
+    return vpatch("plan", "--model", folder, "--gpu", card, "--vllm", vllm, "--weights-gib", "1", "--force", "--json")
 
 
-@pytest.mark.parametrize("vllm", ["0.20.2", "0.26.0", "0.33.0"])
+def needed_of(ran: Ran) -> list[str]:
+    return [item["id"] for item in ran.json["overlays"] if item["needed"]]
+
+
+@pytest.mark.parametrize("vllm", tiered(("0.20.2", "0.26.0", "0.33.0")))
 def test_gpt_oss_with_an_fp8_head_gets_commands_that_apply_the_overlay(
     vpatch: Program, tmp_path: Path, vllm: str
 ) -> None:
     """`test_a_model_loads_its_head_and_computes_logits` runs what they start: GPT-OSS on the patched release."""
-    found = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD), vllm).json
+    ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD), vllm)
 
-    assert [item["id"] for item in found["overlays"] if item["needed"]] == [HEAD]
-    assert found["commands"]["apply"].split() == ["vpatch", "apply", "\\", "--overlay", HEAD]
-    assert found["commands"]["serve"].startswith(f"vllm serve {tmp_path}")
-    assert (found["verdict"], found["problems"]) == ("fits", [])
-
-
-def test_a_plain_head_needs_nothing(vpatch: Program, tmp_path: Path) -> None:
-    found = planned(vpatch, tmp_path, gpt_oss(BF16_HEAD), "0.26.0").json
-
-    assert not [item["id"] for item in found["overlays"] if item["needed"]]
+    assert needed_of(ran) == [HEAD]
+    assert ran.json["commands"]["apply"].split() == ["vpatch", "apply", "\\", "--overlay", HEAD]
+    assert ran.json["commands"]["serve"].startswith(f"vllm serve {tmp_path}")
+    assert (ran.json["verdict"], ran.json["problems"]) == ("fits", [])
+    assert needed_of(planned(vpatch, tmp_path, gpt_oss(BF16_HEAD), vllm)) == []
 
 
 READS = "its logits are computed from the weight of the head without its scales"
@@ -254,12 +228,11 @@ def test_an_architecture_that_is_not_covered_is_named(
     vpatch: Program, tmp_path: Path, architecture: str, why: str
 ) -> None:
     ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD) | {"architectures": [architecture]}, "0.33.0")
-    said = [problem for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
+    (answer,) = [str(problem) for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
 
     assert ran.code == 1
-    assert len(said) == 1
-    assert architecture in str(said)
-    assert why in str(said)
+    assert architecture in answer
+    assert why in answer
     assert HEAD not in ran.json["commands"].get("apply", "")
 
 
@@ -271,6 +244,72 @@ def test_an_expression_that_ignores_the_other_spelling_loses(
     model = qwen3_5(config(group("Linear", "re:.*lm_head"), ignore=(NO_LANGUAGE_MODEL,)))
     if not multimodal:
         model = {**model, **model.pop("text_config"), "architectures": ["Qwen3_5ForCausalLM"]}
-    found = planned(vpatch, tmp_path, model, "0.33.0").json
 
-    assert [item["needed"] for item in found["overlays"] if item["id"] == HEAD] == [multimodal]
+    assert (HEAD in needed_of(planned(vpatch, tmp_path, model, "0.33.0"))) is multimodal
+
+
+BLOCK_FP8 = "FP8 with block scales, and the GPU"
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "answer"),
+    [
+        (DEEPGEMM, {"capability": (12, 0)}, "False nothing of the checkpoint is FP8 with block scales, which DeepGEMM"),
+        (DEEPGEMM, {"capability": (12, 1), "block_fp8": True}, f"True {BLOCK_FP8} is of compute capability 12.1"),
+        (DEEPGEMM, {"capability": (9, 0), "block_fp8": True}, "False the GPU is of compute capability 9.0, not 12.x"),
+        (DEEPGEMM, {"capability": (10, 0), "block_fp8": True}, "False the GPU is of compute capability 10.0, not 12.x"),
+        (DEEPGEMM, {"block_fp8": True}, f"True {BLOCK_FP8} may be of compute capability 12.x"),
+        (DECODE, {}, "True "),
+        (DECODE, {"capability": (7, 5)}, "False "),
+        (DECODE, {"capability": (8, 0)}, "True "),
+        (DECODE, {"capability": (12, 0)}, "True "),
+    ],
+)
+def test_what_an_overlay_says_of_a_gpu(name: str, about: dict[str, Any], answer: str) -> None:
+    (item,) = select(discover(), (name,))
+    dtype = TURBOQUANT if name == DECODE else "auto"
+    assert item.overlay.needed
+    need = item.overlay.needed(Use(hybrid=False, kv_cache_dtype=dtype, longest=8192, chunk=8192, **about))
+
+    assert f"{need.needed or need.recommended} {need.because}".startswith(answer)
+
+
+BLOCKS: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+TENSOR: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+MODELOPT: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "ignore": []}
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        (DENSE | {"quantization_config": BLOCKS}, True),
+        (DENSE | {"quantization_config": TENSOR}, False),
+        (DENSE | {"quantization_config": MODELOPT}, True),
+        (DENSE, False),
+        (gpt_oss(FP8_HEAD), True),
+        (gpt_oss(BF16_HEAD), False),
+    ],
+    ids=["fp8 blocks", "fp8 tensor", "modelopt", "none", "head", "bf16 head"],
+)
+def test_what_is_block_fp8(tmp_path: Path, model: dict[str, Any], *, blocks: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(model))
+
+    assert read(tmp_path, weights_gib=1.0).block_fp8 is blocks
+
+
+@pytest.mark.parametrize(
+    ("vllm", "card", "wanted"),
+    [
+        ("0.23.0", "5090", False),
+        ("0.24.0", "5090", True),
+        ("0.24.0", "H100", False),
+        ("0.26.0", "5090", False),
+        ("0.27.1", "PRO 6000", True),
+        ("0.28.0", "5090", False),
+    ],
+)
+def test_block_fp8_on_consumer_cards(vpatch: Program, tmp_path: Path, vllm: str, card: str, *, wanted: bool) -> None:
+    ran = planned(vpatch, tmp_path, {**DENSE, "quantization_config": BLOCKS}, vllm, card)
+
+    assert (DEEPGEMM in needed_of(ran)) is wanted
+    assert (DEEPGEMM in ran.json["commands"].get("apply", "")) is wanted

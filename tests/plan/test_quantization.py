@@ -29,6 +29,7 @@ def quantization_and_head(config: Any, name: str = MOE) -> tuple[str | None, str
     return model.quantization, model.head
 
 
+MANY = tuple(f"re:a{number}" for number in range(1001))
 HEADS = {
     "Linear is no head": (groups((["Linear"], BLOCK)), None),
     "by a bare name": (groups((["lm_head"], BLOCK)), "fp8-block"),
@@ -66,88 +67,58 @@ def test_the_old_key_and_the_text_config_are_looked_at() -> None:
         assert model_of(one, "config.json", name="old").head == "fp8-block"
 
 
-OTHERS: dict[str, tuple[Any, str, str | None]] = {
-    "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", None),
-    "fp8": ({"quant_method": "FP8", "ignored_layers": ["lm_head"]}, "fp8", None),
-    "modelopt": (
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "mtp*"]},
-        "modelopt_fp4",
-        None,
-    ),
-    "modelopt, its head too": (
-        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": []}},
-        "modelopt",
-        "fp8-tensor",
-    ),
-    "modelopt, mixed, without layers": (
-        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
-        "modelopt_mixed",
-        None,
-    ),
-    "modelopt, mixed": (
-        {"quant_algo": "MIXED_PRECISION", "producer": {}, "quantized_layers": {"lm_head": {"quant_algo": "MXFP8"}}},
-        "modelopt_mixed",
-        "mxfp8",
-    ),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", None),
-    "gptq, its head too": ({"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True}, "gptq", "int8"),
-    "AutoRound": ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "auto-round", None),
-    "AutoRound, its head too": (
-        {"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 8, "group_size": 64}}},
-        "auto-round",
-        "int8",
-    ),
-    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
-    "MXFP4": ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", None),
-    "what plan does not know": ({"quant_method": "fancy"}, "fancy", None),
-}
+MODELOPT = {"quant_method": "modelopt"}
+AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+ITS_HEAD = {"quantization": {"quant_algo": "FP8", "exclude_modules": []}}
+MIXED_HEAD = {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"lm_head": {"quant_algo": "MXFP8"}}}
+BITS_OF_HEAD = {"extra_config": {"lm_head": {"bits": 8, "group_size": 64}}}
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_methods_have_the_names_of_vllm(name: str) -> None:
-    config, method, head = OTHERS[name]
-
+@pytest.mark.parametrize(
+    ("config", "method", "head"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", None),
+        ({"quant_method": "FP8", "ignored_layers": ["lm_head"]}, "fp8", None),
+        (MODELOPT | {"quant_algo": "NVFP4", "ignore": ["lm_head", "mtp*"]}, "modelopt_fp4", None),
+        ({"producer": {"name": "modelopt"}} | ITS_HEAD, "modelopt", "fp8-tensor"),
+        (MODELOPT | {"quant_algo": "MIXED_PRECISION"}, "modelopt_mixed", None),
+        ({"producer": {}} | MIXED_HEAD, "modelopt_mixed", "mxfp8"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", None),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True}, "gptq", "int8"),
+        (AUTO_ROUND, "auto-round", None),
+        (AUTO_ROUND | BITS_OF_HEAD, "auto-round", "int8"),
+        (AUTO_ROUND | BITS_OF_HEAD | {"data_type": "mx_fp"}, "auto-round", "mxfp8"),
+        (AUTO_ROUND | {"data_type": "nv_fp"}, "auto-round", None),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", None),
+        ({"quant_method": "fancy"}, "fancy", None),
+    ],
+)
+def test_other_methods_have_the_names_of_vllm(config: Any, method: str, head: str | None) -> None:
     assert quantization_and_head(config) == (method, head)
 
 
-WRONG = {
-    "no object": (7, "quantization_config is a number, not an object"),
-    "no method": ({"bits": 4}, "quantization_config.quant_method is missing"),
-    "no expression": (
-        groups((["re:(lm_head"], BLOCK)),
-        "quantization_config.config_groups.0.targets has an expression that cannot be read",
-    ),
-    "an expression that takes years": (
-        groups((["Linear"], BLOCK), ignore=("re:(a+)+b",)),
-        "quantization_config.ignore has an expression that is too intricate",
-    ),
-    "too many repetitions": (
-        groups((["re:" + ".*" * 7], BLOCK)),
-        "quantization_config.config_groups.0.targets has an expression that is too intricate",
-    ),
-    "too many expressions": (
-        groups((["Linear"], BLOCK), ignore=tuple(f"re:a{number}" for number in range(1001))),
-        "quantization_config.ignore has 1,001 expressions",
-    ),
-    "targets of numbers": (
-        groups(([1], BLOCK)),  # type: ignore[list-item]
-        "quantization_config.config_groups.0.targets is not a list of strings",
-    ),
-    "no bits": (
-        groups((["Linear"], {"num_bits": 0})),
-        "quantization_config.config_groups.0.weights.num_bits is 0, not 1 to 64",
-    ),
-    "no groups": (
-        {"quant_method": "compressed-tensors", "config_groups": []},
-        "quantization_config.config_groups is a",
-    ),
-}
+IN = "quantization_config"
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_quantization_is_refused(name: str) -> None:
-    config, cause = WRONG[name]
-
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        (7, f"{IN} is a number, not an object"),
+        ({"bits": 4}, f"{IN}.quant_method is missing"),
+        (groups((["re:(lm_head"], BLOCK)), f"{IN}.config_groups.0.targets has an expression that cannot be read"),
+        (groups((["Linear"], BLOCK), ignore=("re:(a+)+b",)), f"{IN}.ignore has an expression that is too intricate"),
+        (groups((["re:" + ".*" * 7], BLOCK)), f"{IN}.config_groups.0.targets has an expression that is too intricate"),
+        (groups((["Linear"], BLOCK), ignore=MANY), f"{IN}.ignore has 1,001 expressions"),
+        (groups(([1], BLOCK)), f"{IN}.config_groups.0.targets is not a list of strings"),  # type: ignore[list-item]
+        (groups((["Linear"], {"num_bits": 0})), f"{IN}.config_groups.0.weights.num_bits is 0, not 1 to 64"),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, f"{IN}.config_groups is a"),
+        (GPTQ | {"dynamic": {"+:(": {}}}, f"{IN}.dynamic has an expression that cannot be read"),
+    ],
+    ids=range(10),
+)
+def test_a_wrong_quantization_is_refused(config: Any, cause: str) -> None:
     assert problems_of(quantization_and_head, config)[0].cause.startswith(cause)
 
 
@@ -182,64 +153,51 @@ MIXED = {
 }
 UP, HEADS_OF = 2048 * 11_008, 2048 * 2048  # parameters of a projection of the MLP, and of one of attention
 FOUR = 0.5 + (2 + 0.5) / 128  # bytes that four bits save on two, with a scale and a zero for 128 weights
-PARTLY: dict[str, tuple[Any, list[float]]] = {
-    "modelopt, mixed: a module, one that vLLM fuses, one of those that it fuses": (
-        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED},
-        [3 * UP * 1.4375, 3 * HEADS_OF, UP * 1.4375, 0],
-    ),
-    "modelopt, mixed: what is excluded is left alone": (
-        {"quant_algo": "MIXED_PRECISION", "producer": {}, "quantized_layers": MIXED, "exclude_modules": ["*layers.0*"]},
-        [0, 3 * HEADS_OF, UP * 1.4375, 0],
-    ),
-    "AutoRound: exceptions by name and by expression, blocks by their beginning": (
-        {
-            "quant_method": "auto-round",
-            "bits": 4,
-            "group_size": 128,
-            "block_name_to_quantize": "model.layers.0,model.layers.1,model.layers.2",
-            "extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16}, r".*\.1\.(mlp|self_attn)": {"bits": 8}},
-        },
-        [
-            (2 * UP + 4 * HEADS_OF) * (2 - FOUR),
-            (3 * UP + 4 * HEADS_OF) * (1 - 3 / 128),
-            (3 * UP + 4 * HEADS_OF) * (2 - FOUR),
-            0,
-        ],
-    ),
-    "GPTQ: rules that leave out and that override": (
-        {
-            "quant_method": "gptq",
-            "bits": 4,
-            "group_size": 128,
-            "dynamic": {r"-:.*layers\.[03]\.": {}, r"+:.*\.1\.mlp": {"bits": 8}},
-        },
-        [0, 3 * UP * (1 - 3 / 128) + 4 * HEADS_OF * (2 - FOUR), (3 * UP + 4 * HEADS_OF) * (2 - FOUR), 0],
-    ),
-    "GPTQ: some modules of a block": (
-        {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [["self_attn.k_proj"], ["mlp.down_proj"]]},
-        [(UP + HEADS_OF) * (2 - FOUR)] * 4,
-    ),
-    "bitsandbytes: with the scales that vLLM makes of its own": (
-        {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "mlp"]},
-        [4 * HEADS_OF * 1.4375] * 4,
-    ),
-    "bitsandbytes, eight bits": (
-        {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False},
-        [(3 * UP + 4 * HEADS_OF)] * 4,
-    ),
-    "MXFP4: experts only": ({"quant_method": "mxfp4"}, [0] * 4),
-}
+ALL, BLOCKS = 3 * UP + 4 * HEADS_OF, "model.layers.0,model.layers.1,model.layers.2"
+EXCEPT = {"model.layers.0.mlp.up_proj": {"bits": 16}, r".*\.1\.(mlp|self_attn)": {"bits": 8}}
+RULES = {r"-:.*layers\.[03]\.": {}, r"+:.*\.1\.mlp": {"bits": 8}}
+SOME = [["self_attn.k_proj"], ["mlp.down_proj"]]
 
 
-@pytest.mark.parametrize("name", PARTLY)
-def test_a_method_saves_what_it_quantizes(name: str) -> None:
-    config, saved = PARTLY[name]
+@pytest.mark.parametrize(
+    ("config", "saved"),
+    [
+        # ModelOpt, mixed: a module, one that vLLM fuses, one of those that it fuses; what is excluded is left alone.
+        (
+            MODELOPT | {"quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED},
+            [3 * UP * 1.4375, 3 * HEADS_OF, UP * 1.4375, 0],
+        ),
+        (
+            MODELOPT | {"quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED, "exclude_modules": ["*layers.0*"]},
+            [0, 3 * HEADS_OF, UP * 1.4375, 0],
+        ),
+        # AutoRound: exceptions by name and by expression, blocks by their beginning.
+        (
+            AUTO_ROUND | {"block_name_to_quantize": BLOCKS, "extra_config": EXCEPT},
+            [(ALL - UP) * (2 - FOUR), ALL * (1 - 3 / 128), ALL * (2 - FOUR), 0],
+        ),
+        # GPTQ: rules that leave out and that override; some modules of a block.
+        (
+            GPTQ | {"dynamic": RULES},
+            [0, 3 * UP * (1 - 3 / 128) + 4 * HEADS_OF * (2 - FOUR), ALL * (2 - FOUR), 0],
+        ),
+        (GPTQ | {"modules_in_block_to_quantize": SOME}, [(UP + HEADS_OF) * (2 - FOUR)] * 4),
+        # bitsandbytes: with the scales that vLLM makes of its own.
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "mlp"]},
+            [4 * HEADS_OF * 1.4375] * 4,
+        ),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, [ALL] * 4),
+        ({"quant_method": "mxfp4"}, [0] * 4),  # experts only
+    ],
+    ids=["mixed", "excluded", "AutoRound", "GPTQ", "GPTQ, some", "4 bits", "8 bits", "MXFP4"],
+)
+def test_a_method_saves_what_it_quantizes(config: Any, saved: list[float]) -> None:
     plain = weights_of(model_of(named("LlamaForCausalLM"), "config.json", name="x"))
     found = weights_of(model_of(named("LlamaForCausalLM") | {"quantization_config": config}, "config.json", name="x"))
 
-    assert [more - less for more, less in zip(plain.layers, found.layers, strict=True)] == pytest.approx(
-        saved, rel=1e-6
-    )
+    each = [more - less for more, less in zip(plain.layers, found.layers, strict=True)]
+    assert each == pytest.approx(saved, rel=1e-6)
     assert not found.guessed
 
 

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
-from vpatch.plan import BOTH, FULL, KDA, KNOWN, LINEAR, MAMBA1, MLP, MOE, SLIDING, STATEFUL, Model
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA1, MLP, MOE, SLIDING, STATEFUL, Model
+from vpatch.plan.architectures import KNOWN
 from vpatch.plan.checkpoint import read
-from vpatch.plan.deployment import arithmetic_of, lengths
+from vpatch.plan.defaults import lengths
 from vpatch.plan.weights import from_tensors
 
 from tests.conftest import Trees
 from tests.plan.configs import CONFIGS, write
-from tests.plan.examples import weights_of
+from tests.plan.examples import traits, weights_of
 from tests.validation.cpu import environment
-from tests.validation.cpu.comparison import one_first
 
-RELEASES = one_first("0.33.0", ("0.20.2", "0.24.0"))
+pytestmark = pytest.mark.deep
+
+RELEASES = ("0.33.0", "0.20.2", "0.24.0")
 NOT_YET = {
     **{name: known.since for name, known in KNOWN.items() if known.since},
     "Mistral3ForConditionalGeneration": "0.28.0",  # before, the tower needs an older transformers
@@ -45,7 +46,7 @@ def reads(pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Reads:
 
 def layers(model: Model, release: str) -> list[list[Any]]:
     """Return each layer as the probe prints it."""
-    seen = model.window + (model.inclusive and arithmetic_of(Version(release)).includes_last)
+    seen = model.window + (model.inclusive and traits(release).includes_last)
     shapes: list[list[Any]] = []
     for kind in model.layers:
         if kind not in (LINEAR, MLP, MOE):
@@ -101,7 +102,7 @@ def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> Non
     assert {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
-        "max_model_len": lengths(model, Version(release))[0],
+        "max_model_len": lengths(model, traits(release))[0],
         "dtype": model.dtype,
         "tied": model.tied,
         "experts": model.experts.count if model.experts else 0,

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 from vpatch.plan.commands import serve
-from vpatch.plan.deployment import Deployment, Preset, presets
+from vpatch.plan.defaults import Preset, presets
+from vpatch.plan.deployment import Deployment
 
 from tests.conftest import Trees
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
-from tests.validation.cpu.comparison import one_first
 from tests.validation.cpu.environment import interpreter, probe
 
-RELEASES = one_first("0.33.0", ("0.18.0", "0.20.2"))
+pytestmark = pytest.mark.deep
+
+RELEASES = ("0.33.0", "0.18.0", "0.20.2")
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {
@@ -68,8 +70,8 @@ EXTRA: dict[str, dict[str, Any]] = {
         "default_chat_template_kwargs": {"enable_thinking": False},
     },
 }
-NOT_SAID = {"vllm", "gpu", "desktop", "tiles", "longest", "cuda", "environment", "extra"}
-NOT_SAID |= {"speculative_tokens", "max_model_len"}
+BESIDE = {"release", "gpu", "desktop", "tiles", "longest", "cuda", "environment", "extra"}
+BESIDE |= {"speculative_tokens", "max_model_len"}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -100,15 +102,15 @@ def lacks(release: str, one: Deployment) -> bool:
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_arrives_as_meant(parsed: Parsed, release: str, preset: Preset) -> None:
     found = parsed[preset.name]
-    meant, one = preset_deployment(preset)
+    model, one = preset_deployment(preset)
     if lacks(release, one):
         assert "argument --kv-cache-dtype: invalid choice: 'turboquant_4bit_nc'" in found["refused"]
         return
 
     assert "refused" not in found, found["refused"]
     values = found["values"]
-    assert (values["model"], values["revision"]) == (meant.name, meant.revision)
-    assert arrived(values) == said(one)
+    assert (values["model"], values["revision"]) == (model.name, model.revision)
+    assert arrived(values) == meant(one)
     (extra,) = (extra for name, extra in EXTRA.items() if preset.name.startswith(name))
     assert {name: values[name] for name in extra} == extra
 
@@ -118,7 +120,7 @@ def test_every_option_arrives_as_meant(parsed: Parsed, name: str) -> None:
     values = parsed[name]["values"]
 
     assert (values["model"], values["revision"]) == ("someone/model", "main")
-    assert arrived(values) == said(MADE[name])
+    assert arrived(values) == meant(MADE[name])
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -129,17 +131,16 @@ def test_what_is_wrong_is_refused(parsed: Parsed, name: str) -> None:
 def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> None:
     (preset,) = (one for one in presets() if "kv_cache_memory_bytes" in one.options)
 
-    said = parsed["in MiB"]["values"]["kv_cache_memory_bytes"]
-    assert preset.options["kv_cache_memory_bytes"] == said
+    assert preset.options["kv_cache_memory_bytes"] == parsed["in MiB"]["values"]["kv_cache_memory_bytes"]
 
 
-def said(one: Deployment) -> dict[str, Any]:
+def meant(one: Deployment) -> dict[str, Any]:
     """Return the values of a deployment that a command has, by vLLM's names."""
-    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in BESIDE}
     draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
     return values | {"max_model_len": -1 if one.longest else one.max_model_len, "speculative_config": draft}
 
 
 def arrived(values: dict[str, Any]) -> dict[str, Any]:
     """Return the same fields of the parsed values."""
-    return {name: values[name] for name in said(MADE["little"])}
+    return {name: values[name] for name in meant(MADE["little"])}

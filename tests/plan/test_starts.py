@@ -6,9 +6,9 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from vpatch.errors import Failure
 
 from benchmarks.calibrate import STARTS, Row, line, rows
 from tests.paths import ROOT
@@ -92,37 +92,32 @@ def test_the_page_has_the_table() -> None:
     assert f"{len(found)} of the {counts[0]} held-out" in " ".join(page.split())
 
 
-def test_blocks_of_another_size_are_compared_by_their_memory_alone(tmp_path: Path) -> None:
-    record = json.loads((STARTS / "held-out/tokenkaki-qwen3-8b-a100-40.json").read_text())
-    record["arguments"]["block_size"] = 32
-    (tmp_path / "one.json").write_text(json.dumps(record))
+RECORD = STARTS / "held-out/tokenkaki-qwen3-8b-a100-40.json"
+BLOCKS = {"arguments": json.loads(RECORD.read_text())["arguments"] | {"block_size": 32}}
+WORDS = {"told": {"kv_cache_gib": 19.36}, "vllm": "0.1.dev3+gabc", "planned_as": "0.19.1", "log": ["19.36 GiB"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers"),
+    [
+        (BLOCKS, {"weights", "KV cache"}),  # blocks of another size are compared by their memory alone
+        (WORDS, {"KV cache"}),  # a record of an author's words has the numbers in them
+    ],
+)
+def test_a_record_that_has_less(tmp_path: Path, change: dict[str, Any], numbers: set[str]) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(json.loads(RECORD.read_text()) | change))
 
     (row,) = rows(tmp_path)
     assert isinstance(row, Row)
-    assert row.error is not None
-    assert row.exact is None
+    assert (row.error is not None, row.exact) == (True, None)
+    assert {one.name for one in row.found.numbers} & {"weights", "KV cache", "tokens"} == numbers
 
 
-def test_a_record_of_an_author_s_words_has_the_numbers_in_them(tmp_path: Path) -> None:
-    record = json.loads((STARTS / "held-out/tokenkaki-qwen3-8b-a100-40.json").read_text())
-    told = {
-        "told": {"kv_cache_gib": 19.36},
-        "vllm": "0.1.dev3+gabc",
-        "planned_as": "0.19.1",
-        "log": ["19.36 GiB of cache"],
-    }
-    (tmp_path / "one.json").write_text(json.dumps(record | told))
+@pytest.mark.parametrize(
+    ("change", "line"), [({"log": []}, "cannot use this log: one: it is empty"), ({"shape": None}, "unknown shape: ")]
+)
+def test_a_record_that_is_of_no_use_says_why(tmp_path: Path, change: dict[str, Any], line: str) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(json.loads(RECORD.read_text()) | change))
 
-    (row,) = rows(tmp_path)
-    assert isinstance(row, Row)
-    assert [one.printed for one in row.found.numbers] == [19.36]
-
-
-def test_a_record_that_is_of_no_use_says_why(tmp_path: Path) -> None:
-    record = json.loads(next((STARTS / "held-out").glob("tokenkaki*.json")).read_text())
-    (tmp_path / "one.json").write_text(json.dumps(record | {"log": []}))
-    (tmp_path / "two.json").write_text(json.dumps(record | {"shape": None}))
-
-    failures = [str(found) for found in rows(tmp_path) if isinstance(found, Failure)]
-    assert failures[0] == "cannot use this log: one: it is empty"
-    assert failures[1].startswith("unknown shape: ")
+    (failure,) = rows(tmp_path)
+    assert str(failure).startswith(line)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from packaging.version import Version
-from vpatch.plan.startup_log import _PRINTED, start_of
+from vpatch.plan.startup_log import PRINTED, start_of
 
 from tests.failures import problem_of
 from tests.plan.configs import named
 from tests.releases import RELEASES, tiered, tree_of
 
 if TYPE_CHECKING:
-    from tests.conftest import Program
+    from tests.conftest import Program, Ran
 
-PRINTS = (
+FILES = (
     *("v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py", "v1/worker/gpu_worker.py", "v1/core/*.py"),
     *("v1/worker/gpu/cudagraph_utils.py", "v1/engine/core.py", "config/*.py", "model_executor/models/config.py"),
     *("platforms/interface.py", "v1/kv_cache_interface.py"),
@@ -39,31 +39,31 @@ LOG = f"""\
 (EngineCore pid=9) INFO 05-03 17:14:39 [gpu_model_runner.py:6134] Graph capturing finished in 5 secs, took 0.61 GiB
 (APIServer pid=1) INFO:     Application startup complete.
 """
+LINES = LOG.splitlines()
 
 
 def texts(tree: Path) -> Iterator[str]:
     """Yield what the release may print, with 1 for each value."""
-    for pattern in PRINTS:
-        for path in sorted((tree / "vllm").glob(pattern)):
-            for node in ast.walk(ast.parse(path.read_bytes())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield re.sub(r"%[-+.\d]*[sdfr]", "1", node.value.replace("%s KV cache", "GPU KV cache"))
-                elif isinstance(node, ast.JoinedStr):
-                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+    for path in (path for pattern in FILES for path in sorted((tree / "vllm").glob(pattern))):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[-+.\d]*[sdfr]", "1", node.value.replace("%s KV cache", "GPU KV cache"))
+            elif isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
 
 
-@pytest.mark.parametrize("release", tiered(RELEASES, first=("0.18.0", "0.33.0")))
+@pytest.mark.parametrize("release", tiered(RELEASES, first=("0.33.0",)))
 def test_every_release_prints_what_is_looked_for(release: str) -> None:
-    lacking = set(_PRINTED)
+    lacking = set(PRINTED)
     for text in texts(tree_of(release)):
-        lacking -= {name for name in lacking if _PRINTED[name].search(text)}
+        lacking -= {name for name in lacking if PRINTED[name].search(text)}
 
     # Before 0.20, a batch with more requests than there are blocks for states lowers the graphs' sizes instead.
     assert lacking == ({"state_blocks"} if Version(release) < Version("0.20") else set())
 
 
 def test_a_start() -> None:
-    start = start_of(LOG.splitlines(), "the log")
+    start = start_of(LINES, "the log")
 
     assert (start.vllm, start.model, start.refused) == (Version("0.20.2"), "me/mine", False)
     assert start.arguments["max_model_len"] == 8192
@@ -79,99 +79,80 @@ def test_a_start() -> None:
     assert len(start.lines) == 8
 
 
-def test_of_several_workers_the_one_with_the_least_memory_decides() -> None:
-    lines = [
-        "(Worker_TP0 pid=1) INFO [gpu_worker.py:440] Available KV cache memory: 5.11 GiB",
-        "\x1b[1;36m(Worker_TP1 pid=2)\x1b[0;0m INFO [gpu_worker.py:440] Available KV cache memory: 4.90 GiB",
-    ]
-
-    assert start_of(lines, "the log", "0.20.2").kv_cache_gib == 4.9
-
-
-def test_a_log_of_which_only_the_end_is_left() -> None:
-    """vLLM says at the end what it gave the KV cache, in each worker."""
-    used = "Free memory on device (30.5/31.4 GiB) on startup. Current kv cache memory in use is {} GiB."
-    start = start_of([used.format(12.26), used.format(12.24)], "the log", "0.27.1")
-
-    assert (start.kv_cache_gib, start.printed["total_gib"]) == (12.24, 31.4)
+IN_USE = "Free memory on device (30.5/31.4 GiB) on startup. Current kv cache memory in use is {} GiB."
+NEEDED = "(2.5 GiB KV cache is needed, which is larger than the available KV cache memory (1.25 GiB). Based on"
 
 
 @pytest.mark.parametrize(
-    ("line", "kv_cache"),
+    ("lines", "size", "refused"),
     [
-        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", 0.0),
-        (
-            "ValueError: To serve at least one request with the models's max seq len (8192), (2.5 GiB KV cache is"
-            " needed, which is larger than the available KV cache memory (1.25 GiB). Based on",
-            1.25,
-        ),
+        # Of several workers, the one with the least memory decides.
+        (["(W0) Available KV cache memory: 5.11 GiB", "\x1b[36m(W1) Available KV cache memory: 4.90 GiB"], 4.9, False),
+        # A log of which only the end is left: vLLM says there what it gave the KV cache, in each worker.
+        ([IN_USE.format(12.26), IN_USE.format(12.24)], 12.24, False),
+        ([*LINES[:3], "ValueError: No available memory for the cache blocks. Try increasing"], 0.0, True),
+        ([*LINES[:3], f"ValueError: To serve a request with the models's max seq len, {NEEDED}"], 1.25, True),
     ],
 )
-def test_a_refusal(line: str, kv_cache: float) -> None:
-    start = start_of([*LOG.splitlines()[:3], line], "the log")
+def test_the_size_of_the_cache(lines: list[str], size: float, *, refused: bool) -> None:
+    start = start_of(lines, "the log", "0.27.1")
 
-    assert start.refused
-    assert start.kv_cache_gib == kv_cache
-
-
-ARGUED = LOG.splitlines()
-UNUSABLE = {
-    "empty": ([], "it is empty"),
-    "foreign": (["Listening on port 80", "GET / 200"], "vLLM printed none of it"),
-    "two servers": (
-        [*ARGUED, *(line.replace("8192", "4096") for line in ARGUED)],
-        "it has 2 starts: give the lines of one",
-    ),
-    "two caches": (
-        [*ARGUED, ARGUED[5].replace("669,120", "1,120")],
-        "it has KV caches of several sizes: give the lines of one start",
-    ),
-    "truncated": (ARGUED[:4], "it ends before vLLM says how much memory there is for the KV cache"),
-    "no version": (ARGUED[1:], "it does not have the version of vLLM: give --vllm"),
-}
+    assert (start.kv_cache_gib, start.refused) == (size, refused)
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_a_log_that_cannot_be_used(name: str) -> None:
-    lines, cause = UNUSABLE[name]
-
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([], "it is empty"),
+        (["Listening on port 80", "GET / 200"], "vLLM printed none of it"),
+        ([*LINES, *(line.replace("8192", "4096") for line in LINES)], "it has 2 starts: give the lines of one"),
+        (
+            [*LINES, LINES[5].replace("669,120", "1,120")],
+            "it has KV caches of several sizes: give the lines of one start",
+        ),
+        (LINES[:4], "it ends before vLLM says how much memory there is for the KV cache"),
+        (LINES[1:], "it does not have the version of vLLM: give --vllm"),
+    ],
+    ids=["empty", "foreign", "two servers", "two caches", "truncated", "no version"],
+)
+def test_a_log_that_cannot_be_used(lines: list[str], cause: str) -> None:
     assert str(problem_of(start_of, lines, "the log")) == f"cannot use this log: the log: {cause}"
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(named("Qwen3ForCausalLM", num_hidden_layers=8)))
-    (tmp_path / "start.log").write_text(LOG)
-    return tmp_path / "start.log"
+def test_arguments_that_are_no_literals() -> None:
+    arguments = ARGUMENTS.replace("0.9}", "0.9, 'compilation_config': CompilationConfig(level=3)}")
+    start = start_of(LOG.replace(ARGUMENTS, arguments).splitlines(), "the log")
+
+    assert (start.arguments["max_model_len"], start.arguments["gpu_memory_utilization"]) == (8192, 0.9)
 
 
-def test_the_command(vpatch: Program, log: Path) -> None:
-    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+def compared(vpatch: Program, folder: Path, text: str, *options: str, log: str = "start.log") -> Ran:
+    """Run the command on a log of a model of eight layers, on a 3090."""
+    (folder / "config.json").write_text(json.dumps(named("Qwen3ForCausalLM", num_hidden_layers=8)))
+    (folder / "start.log").write_text(text)
+    return vpatch("plan", "--log", log if log == "-" else folder / log, "--model", folder, "--gpu", "3090", *options)
+
+
+def test_the_command(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = compared(vpatch, tmp_path, LOG)
     first, *rest, record = ran.out.splitlines()
 
     assert (ran.code, ran.err) == (0, "")
-    assert first == f"started: {log.parent} on 1 x RTX 3090, vLLM 0.20.2"
+    assert first == f"started: {tmp_path} on 1 x RTX 3090, vLLM 0.20.2"
     assert [line.partition(":")[0] for line in rest] == [
         *("weights", "graphs", "the rest", "kv cache", "tokens", "concurrency", "most off", "measured")
     ]
     assert json.loads(record)["printed"]["tokens"] == 669_120
     assert json.loads(record)["gpu"] == "RTX 3090"
-    assert (
-        json.loads(record)
-        == vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["record"]
-    )
+    assert json.loads(record) == compared(vpatch, tmp_path, LOG, "--json").json["record"]
 
-
-def test_a_log_through_a_pipe(vpatch: Program, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("--model", log.parent, "--gpu", "3090")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
+    assert compared(vpatch, tmp_path, LOG, log="-").out == ran.out
 
-    assert vpatch("plan", "--log", "-", *arguments).out == vpatch("plan", "--log", log, *arguments).out
 
-
-def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Path) -> None:
+def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, tmp_path: Path) -> None:
     """Eight layers of 32 KV heads of 128 elements in bfloat16: 128 KiB a token."""
-    found = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["numbers"]
+    found = compared(vpatch, tmp_path, LOG, "--json").json["numbers"]
     tokens = next(one for one in found if one["name"] == "tokens")
 
     assert tokens["planned"] == pytest.approx(20.42 * (1 << 30) / (128 << 10), rel=1e-3)
@@ -179,68 +160,48 @@ def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Pa
 
 
 @pytest.mark.parametrize(
-    ("lines", "blocks"),
+    ("line", "blocks"),
     [
-        (["GPU KV cache size: 167,280 tokens"], 10_455),
-        (["ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (120)."], 120),
+        ("GPU KV cache size: 167,280 tokens", 10_455),
+        ("ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (120).", 120),
     ],
 )
-def test_memory_that_only_tokens_or_blocks_tell_of(vpatch: Program, log: Path, lines: list[str], blocks: int) -> None:
+def test_memory_that_only_tokens_or_blocks_tell_of(vpatch: Program, tmp_path: Path, line: str, blocks: int) -> None:
     """A block of 16 tokens has 2 MiB: the memory is that of the blocks, and at most one more."""
-    log.write_text("\n".join([*ARGUED[:4], *lines]))
-    found = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["numbers"]
+    found = compared(vpatch, tmp_path, "\n".join([*LINES[:4], line]), "--json").json["numbers"]
     printed = {one["name"]: one["printed"] for one in found}
 
     assert printed["KV cache"] == pytest.approx((blocks + 0.5) / 512)
     assert "tokens" not in printed, "it would be compared with itself"
 
 
-def test_tokens_of_another_layout_tell_nothing_of_the_memory(vpatch: Program, log: Path) -> None:
-    log.write_text("\n".join([*ARGUED[:4], "GPU KV cache size: 167,281 tokens"]))
-    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert "no number of blocks has 167,281 tokens" in ran.err
+ADDED = "'max_model_len'", "{}, 'max_model_len'"
+DRAFT = "'speculative_config': {'method': 'eagle3', 'model': 'x'}"
 
 
 @pytest.mark.parametrize(
-    ("argument", "cause"),
+    ("text", "options", "code", "message"),
     [
-        ("'enable_lora': True", "plan does not model --enable-lora"),
-        ("'data_parallel_size': 2", "plan does not model --data-parallel-size"),
-        (
-            "'speculative_config': {'method': 'eagle3', 'model': 'x'}",
-            "--speculative-config with another draft than multi",
+        ("\n".join([*LINES[:4], "GPU KV cache size: 167,281 tokens"]), (), 1, "no number of blocks has 167,281 tokens"),
+        (LOG.replace(ADDED[0], ADDED[1].format("'enable_lora': True")), (), 1, "plan does not model --enable-lora"),
+        (LOG.replace(ADDED[0], ADDED[1].format("'data_parallel_size': 2")), (), 1, "not model --data-parallel-size"),
+        (LOG.replace(ADDED[0], ADDED[1].format(DRAFT)), (), 1, "--speculative-config with another draft than multi"),
+        *(
+            (LOG, (option,), 2, f"--log compares what the log says: leave out {option.partition('=')[0]}")
+            for option in ("--max-num-seqs=4", "--enforce-eager", "--preset=qwen3.6-35b-5090-32k", "--compose=x")
         ),
     ],
 )
-def test_what_plan_does_not_model_is_not_compared(vpatch: Program, log: Path, argument: str, cause: str) -> None:
-    log.write_text(LOG.replace("'max_model_len'", f"{argument}, 'max_model_len'"))
-    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+def test_what_is_not_compared(
+    vpatch: Program, tmp_path: Path, text: str, options: tuple[str, ...], code: int, message: str
+) -> None:
+    ran = compared(vpatch, tmp_path, text, *options)
 
-    assert (ran.code, ran.out) == (1, "")
-    assert cause in ran.err
-
-
-def test_arguments_that_are_no_literals_and_drafts_of_the_model() -> None:
-    arguments = ARGUMENTS.replace("0.9}", "0.9, 'compilation_config': CompilationConfig(level=3)}")
-    start = start_of(LOG.replace(ARGUMENTS, arguments).splitlines(), "the log")
-
-    assert start.arguments["max_model_len"] == 8192
-    assert start.arguments["gpu_memory_utilization"] == 0.9
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err
 
 
-@pytest.mark.parametrize(
-    "option", ["--max-num-seqs=4", "--enforce-eager", "--preset=qwen3.6-35b-5090-32k", "--compose=x"]
-)
-def test_the_options_are_those_of_the_log(vpatch: Program, log: Path, option: str) -> None:
-    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", option)
-
-    assert (ran.code, ran.out) == (2, "")
-    assert f"--log compares what the log says: leave out {option.partition('=')[0]}" in ran.err
-
-
-def test_no_file_and_no_model(vpatch: Program, log: Path, tmp_path: Path) -> None:
+def test_no_file_and_no_model(vpatch: Program, tmp_path: Path) -> None:
     assert vpatch("plan", "--log", tmp_path / "none").err.startswith(f"cannot be read: {tmp_path}/none: No such file")
-    log.write_text(LOG.replace(ARGUMENTS, "{}"))
-    assert "the log does not have the model: give --model" in vpatch("plan", "--log", log).err
+    (tmp_path / "start.log").write_text(LOG.replace(ARGUMENTS, "{}"))
+    assert "the log does not have the model: give --model" in vpatch("plan", "--log", tmp_path / "start.log").err

@@ -13,12 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vpatch.core.catalogue import discover
+from vpatch.plan.cautions import cautions
 from vpatch.plan.fit import fit
-from vpatch.plan.planner import plan
-from vpatch.plan.refusals import least_batch, starves_prompts
 
-from tests.plan.examples import FOUR_BITS, deployment, hybrid, weights_of
+from tests.plan.examples import FOUR_BITS, deployment, hybrid
 from tests.releases import FIRST, RELEASES, tiered, tree_of
 
 SCHEDULER, SPECS = "vllm/v1/core/sched/scheduler.py", "vllm/v1/kv_cache_interface.py"
@@ -95,17 +93,17 @@ def test_a_prompt_of_a_hybrid_model_goes_on(release: str, drafts: int) -> None:
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_plan_asks_for_as_much(drafts: int) -> None:
     model = hybrid(draft_layers=1)
-    said: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
+    options: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_seqs": REQUESTS, "enable_prefix_caching": True}
 
     def found(vllm: str, batch: int, **more: Any) -> tuple[bool, str]:
-        asked = deployment(vllm, max_num_batched_tokens=batch, speculative_tokens=drafts, **{**said, **more})
-        cautions = {one.name: one.because for one in plan(model, asked, discover()).cautions}
-        starving = starves_prompts(model, fit(model, weights_of(model), asked))
-        assert starving is ("starved-prompts" in cautions)
-        return starving, cautions.get("starved-prompts", "")
+        asked = deployment(vllm, max_num_batched_tokens=batch, speculative_tokens=drafts, **{**options, **more})
+        warned = {one.name: one.because for one in cautions(fit(model, asked))}
+        starving = fit(model, asked).starves_prompts
+        assert starving is ("starved-prompts" in warned)
+        return starving, warned.get("starved-prompts", "")
 
-    laid_out = fit(model, weights_of(model), deployment("0.21.0", speculative_tokens=drafts, **said))
-    block, least = laid_out.layout.block_size, least_batch(laid_out)
+    laid_out = fit(model, deployment("0.21.0", speculative_tokens=drafts, **options))
+    block, least = laid_out.layout.block_size, laid_out.least_batch
     assert least == block + REQUESTS * (1 + drafts)
     starving, because = found("0.21.0", least - 1)
     assert starving

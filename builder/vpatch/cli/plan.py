@@ -22,26 +22,15 @@ from vpatch.cli.plan_log import logged, read_start
 from vpatch.cli.verdicts import Line
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
-from vpatch.plan import GIB, Model
+from vpatch.plan import GIB
+from vpatch.plan.cautions import Caution, cautions
 from vpatch.plan.commands import commands, compose
-from vpatch.plan.deployment import (
-    DRAFTS,
-    MOST,
-    NEWEST,
-    Deployment,
-    Gpu,
-    Preset,
-    defaults,
-    gpu,
-    lengths,
-    preset,
-    presets,
-)
-from vpatch.plan.here import gpu_here
-from vpatch.plan.lookup import load
-from vpatch.plan.planner import FITTING, CannotKnow, Plan, Verdict, plan
+from vpatch.plan.defaults import Preset, defaults, gpu, gpu_here, lengths, preset, presets
+from vpatch.plan.deployment import DRAFTS, MOST, NEWEST, Deployment, Gpu, release_of
+from vpatch.plan.models import load
 from vpatch.plan.rendering import as_object, lines, page, title
 from vpatch.plan.startup_log import Start
+from vpatch.plan.verdict import FITTING, CannotKnow, Plan, Verdict, plan
 from vpatch.tree.environment import current
 
 COUNT = click.IntRange(1, MOST)
@@ -176,20 +165,23 @@ def plan_command(
         model, revision = base.model, revision or base.revision
     known = load(model or "", revision, weights_gib=weights_gib, download=download)
     given = {name: value for name, value in options.items() if value is not None}
-    given.setdefault("vllm", base.vllm if base else _installed())
+    release = release_of(given.pop("vllm", None) or (base.vllm if base else _installed()))
     if given.get("max_model_len") == "auto":
-        given |= {"longest": True, "max_model_len": lengths(known, given["vllm"])[1]}
+        given |= {"longest": True, "max_model_len": lengths(known, release)[1]}
     chosen = _gpu(card, gpu_memory_gib, base)
-    deployment = base.deployment(chosen, given) if base else _deployment(known, chosen, **given)
+    if base:
+        deployment = base.deployment(chosen, {**given, "release": release})
+    else:  # with what vLLM sets by itself
+        deployment = Deployment(release=release, gpu=chosen, **{**defaults(known, release, chosen), **given})
     try:
-        planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
+        planned = plan(known, deployment, discover(), requests=requests)
     except CannotKnow as failure:
         return _unknown(failure)
     if file and not planned.problems:
         text = compose(planned.model, planned.deployment, planned.overlays)
         outfile.write(file, text, force=force)
         tell(f"wrote {file}")
-    return _report(planned, force=force, verbose=verbose)
+    return _report(planned, cautions(planned.fit, slow_link=slow_link), force=force, verbose=verbose)
 
 
 def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Start:
@@ -210,16 +202,16 @@ def _unknown(failure: CannotKnow) -> Report:
     return Listing(object=about, lines=[shown], whole=True, problems=failure.problems)
 
 
-def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
-    cautions = [f"{one.name}: {one.because}{f' ({one.source})' if one.source else ''}" for one in planned.cautions]
+def _report(planned: Plan, found: Sequence[Caution], *, force: bool, verbose: bool) -> Report:
+    warnings = [f"{one.name}: {one.because}{f' ({one.source})' if one.source else ''}" for one in found]
     wanted = force or planned.verdict in FITTING
     written = commands(planned.model, planned.deployment, planned.overlays) if wanted else {}
     if on_terminal(sys.stdout):
         shown = page(planned, written, shutil.get_terminal_size().columns, verbose=verbose)
     else:
         shown = lines(planned, written, verbose=verbose)
-    fields = as_object(planned, written)
-    return Listing(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=cautions)
+    fields = as_object(planned, found, written)
+    return Listing(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=warnings)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
@@ -236,11 +228,6 @@ def _installed() -> Version:
         return Version(current().tree.version or str(NEWEST))
     except (Failure, InvalidVersion):
         return NEWEST
-
-
-def _deployment(model: Model, chosen: Gpu, vllm: Version, **given: Any) -> Deployment:
-    """Fill in what vLLM sets by itself."""
-    return Deployment(vllm=vllm, gpu=chosen, **{**defaults(model, vllm, chosen), **given})
 
 
 @dataclass(frozen=True, kw_only=True)

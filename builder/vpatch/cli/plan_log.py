@@ -11,8 +11,8 @@ from typing import Any
 
 from vpatch.cli.output import Listing
 from vpatch.plan import Model
-from vpatch.plan.comparison import Compared, Comparison, compare
 from vpatch.plan.deployment import Deployment, Gpu
+from vpatch.plan.log_comparison import Compared, Comparison, compare
 from vpatch.plan.startup_log import LOG_BYTES, Start, read, start_of
 
 STDIN = Path("-")

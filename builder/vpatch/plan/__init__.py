@@ -1,19 +1,46 @@
 """Compute what a model needs on a GPU, from its config alone: overlays, memory, concurrency and the command.
 
 It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release. Here is a
-model as values, and the architectures whose memory it knows layer by layer.
+model as values.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
-from typing import Any
 
 GIB = 1 << 30
 MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of bytes: most likely, at least, at most."""
+
+    likely: int
+    least: int
+    most: int
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.likely + other.likely, self.least + other.least, self.most + other.most)
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(self.likely - other.likely, self.least - other.most, self.most - other.least)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has no margin."""
+        return self.least == self.most
+
+
+def exactly(size: int) -> Estimate:
+    """Return a computed size as an estimate without a margin."""
+    return Estimate(size, size, size)
+
+
+def within(likely: float, least: float, most: float) -> Estimate:
+    """Return an estimate given in GiB."""
+    return Estimate(int(likely * GIB), int(least * GIB), int(most * GIB))
+
 
 FULL, LINEAR, SLIDING, CHUNKED = "full_attention", "linear_attention", "sliding_attention", "chunked_attention"
 """Kinds of layers, as `layer_types` in a config.json names them. A linear one keeps a state, of whatever kind."""
@@ -218,77 +245,3 @@ class Model:
     def delta(self) -> bool:
         """Whether the states are those of Gated DeltaNet."""
         return self.state is not None and self.state.kind == DELTA
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How to read a config of one architecture.
-
-    `defaults` holds for keys that are left out. Without one, there are as many KV heads as heads, and `head_dim` is
-    hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
-    only with `use_sliding_window` if `switched`. Without `layer_types`, each `pattern`-th layer has full attention, the
-    others a window; 0: all have it. Of a hybrid, they are then of the kind `every`, but for those that are numbered.
-    `draft` is the key that counts layers of multi-token prediction. `state` names the keys of the states, in `STATES`;
-    `state_dtype` is the key of their dtype, without which it is the model's. `single`: a layer is a mixer or an MLP,
-    not both. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the number, of
-    shared experts. `mlp` is how many matrices a dense layer and an expert have. `latent`: it has multi-head latent
-    attention. `vision` names the tower. `chunked`: the window is a chunk, of layers with rotary positions. `parallel`:
-    as in Gemma 4, experts, if there are any, are beside a dense layer, and layers can share a KV cache. `since` is the
-    first release that has it. `fused`: queries, keys and values have one matrix in the checkpoint. `undrafted`: vLLM
-    does not load the layers of multi-token prediction. An entry without names is a decoder, by its own `model_type`, of
-    the model that it is `like`.
-    """
-
-    names: Sequence[str]
-    model_type: str
-    defaults: Mapping[str, int]
-    state: str = ""
-    experts: bool = False
-    tied: bool = False
-    vision: str = ""
-    since: str = ""
-    window: int = 0
-    chunked: bool = False
-    inclusive: bool = False
-    parallel: bool = False
-    pattern: int = 0
-    every: str = ""
-    switched: bool = False
-    draft: str = ""
-    state_dtype: str = ""
-    single: bool = False
-    gated: bool = False
-    shared: str = ""
-    mlp: int = 3
-    latent: bool = False
-    fused: bool = False
-    undrafted: bool = False
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether its layers may keep a state."""
-        return bool(self.state)
-
-
-def table(name: str) -> dict[str, Any]:
-    """Read a TOML file that ships with plan."""
-    return tomllib.loads(files("vpatch.plan").joinpath(name).read_text(encoding="utf-8"))
-
-
-def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Merge each row of a table over the earlier row that it is `like`, which it names by `key`; tables merge, too."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        base = found.get(row.pop("like", ""), {})
-        merged = {name: base.get(name, {}) | value for name, value in row.items() if isinstance(value, dict)}
-        found[row[key]] = base | row | merged
-    return list(found.values())
-
-
-_TABLE = table("architectures.toml")
-ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
-STATES: Mapping[str, Mapping[str, Sequence[str]]] = _TABLE["states"]
-KEYS: Mapping[str, Sequence[str]] = _TABLE["keys"]
-TOWERS: Mapping[str, Mapping[str, Any]] = {row["name"]: row for row in inherited(_TABLE["tower"], "name")}
-KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}
-DECODERS = {architecture.model_type: architecture for architecture in ARCHITECTURES if not architecture.names}

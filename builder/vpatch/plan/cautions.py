@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packaging.version import Version
-
-from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, in_second_runner, lengths, release_of
+from vpatch.plan import GIB
+from vpatch.plan.defaults import in_second_runner, lengths
+from vpatch.plan.deployment import DTYPE_BYTES, FP8, NEWEST, TURBOQUANT, changes_of, release_before
 from vpatch.plan.fit import Fit
-from vpatch.plan.kv_cache import DTYPE_BYTES
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
-from vpatch.plan.refusals import block_exceeds_batch, least_batch, starves_prompts
 
 # What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
 _DESKTOP, _TIGHT = 3 * GIB, int(2.3 * GIB)
-
-# From the first release to before the last.
-_TWO_DEFECTS = (0, 20), (0, 26)  # the hit in the prefix cache may be longer than what attention has cached of it
-_OVERESTIMATES = (0, 26), (0, 29)  # the estimate for CUDA graphs contains memory that is free again before serving
 
 
 @dataclass(frozen=True)
@@ -31,14 +24,14 @@ class Caution:
     source: str = ""
 
 
-def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
+def cautions(fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
     """Return all cautions that apply to a deployment."""
-    across = _parallel(model, fit) if slow_link else ()
-    return (*_quality(model, fit), *_on_hybrids(model, fit), *_memory(fit), *_starting(model, fit), *across)
+    across = _parallel(fit) if slow_link else ()
+    return (*_quality(fit), *_on_hybrids(fit), *_memory(fit), *_starting(fit), *across)
 
 
-def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
-    deployment = fit.deployment
+def _quality(fit: Fit) -> Iterator[Caution]:
+    model, deployment = fit.model, fit.deployment
     if deployment.kv_cache_dtype in FP8 and model.delta:
         yield Caution(
             "fp8-kv-quality",
@@ -55,10 +48,11 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
     if deployment.speculative_tokens and deployment.kv_cache_dtype in TURBOQUANT:
         yield Caution(
             "turboquant-speculation",
-            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least;"
-            " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
+            f"speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM {NEWEST} at"
+            " least; apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
             " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache;"
-            " from vLLM 0.21 on the opt-in overlay turboquant-decode puts it into them, for up to eight drafts",
+            f" from vLLM {changes_of('decode_in_graphs')[0]} on the opt-in overlay turboquant-decode puts it into them,"
+            " for up to eight drafts",
             "vllm-project/vllm#40807, #40880, #53180, #53410",
         )
 
@@ -90,16 +84,15 @@ def _memory(fit: Fit) -> Iterator[Caution]:
         )
 
 
-def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
-    deployment = fit.deployment
-    named, taken = Version(deployment.vllm.base_version), release_of(deployment.vllm)
-    if named != taken:
-        because = f"vLLM {named} was not released: this build is planned as {taken}, the release before it"
+def _starting(fit: Fit) -> Iterator[Caution]:
+    model, deployment, release = fit.model, fit.deployment, fit.deployment.release
+    if (named := release.vllm.base_version) != str(release.number):
+        because = f"vLLM {named} was not released: this build is planned as {release.number}, the release before it"
         yield Caution("between-releases", because)
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
     if not counts_graphs(model, deployment) and not deployment.enforce_eager:
-        second = in_second_runner(model, deployment.vllm)
+        second = in_second_runner(model, release)
         what = "vLLM's second model runner, where this model runs," if second else "this release"
         unless = "" if second else f", unless {COUNT_GRAPHS}=1 is set"
         yield Caution(
@@ -107,17 +100,26 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
             f"{what} does not count CUDA graphs when it sizes the KV cache{unless}",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
-    asked = lengths(model, deployment.vllm)[1] if deployment.longest else deployment.max_model_len
-    if len(fit.layout.groups) > 1 and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
+    asked = lengths(model, release)[1] if deployment.longest else deployment.max_model_len
+    if len(fit.layout.groups) > 1 and fit.longest < asked and not release.admits_all_groups:
         yield Caution(
             "admits-too-much",
             "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"
             f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
-            "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
+            "vLLM, `_max_memory_usage_bytes_from_groups`",
         )
-    if starves_prompts(model, fit):
-        yield _starving_prompts(fit)
-    if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
+    if fit.starves_prompts:
+        block, each = fit.layout.block_size, 1 + deployment.speculative_tokens
+        decodes = f"{each} tokens of each request that decodes" if each > 1 else "a token of each request that decodes"
+        fewer = (deployment.max_num_batched_tokens - block) // each
+        yield Caution(
+            "starved-prompts",
+            f"a long prompt gets no tokens while a step has no room for a block, which is {block:,} tokens, beside"
+            f" {decodes}: give --max-num-batched-tokens {fit.least_batch}"
+            + (f", or --max-num-seqs {fewer}" if fewer else ""),
+            "vLLM, `_mamba_block_aligned_split`",
+        )
+    if fit.block_exceeds_batch and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",
             f"a block is {fit.layout.block_size:,} tokens, more than --max-num-batched-tokens: with prefix caching,"
@@ -126,7 +128,8 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
         )
 
 
-def _parallel(model: Model, fit: Fit) -> Iterator[Caution]:
+def _parallel(fit: Fit) -> Iterator[Caution]:
+    model = fit.model
     hidden = model.hidden_size * DTYPE_BYTES[model.dtype]
     reduced = 2 * len(model.layers) // fit.deployment.pipeline_parallel_size * hidden
     if fit.deployment.tensor_parallel_size > 1:
@@ -140,48 +143,29 @@ def _parallel(model: Model, fit: Fit) -> Iterator[Caution]:
         )
 
 
-def _on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
+def _on_hybrids(fit: Fit) -> Iterator[Caution]:
     """Yield the cautions on speculation with prefix caching, and on the estimate for CUDA graphs."""
-    deployment, release = fit.deployment, release_of(fit.deployment.vllm).release
-    if not model.hybrid:
-        return
-    both = deployment.speculative_tokens and deployment.enable_prefix_caching
-    if both and _TWO_DEFECTS[0] <= release < _TWO_DEFECTS[1]:
+    model, deployment, release = fit.model, fit.deployment, fit.deployment.release
+    cached = deployment.enable_prefix_caching
+    if model.hybrid and deployment.speculative_tokens and cached and release.overlong_hits:
+        last = release_before(changes_of("overlong_hits")[-1])
         yield Caution(
             "hybrid-speculation",
             "speculative decoding with prefix caching on a hybrid model needs both hybrid-mtp-counts and"
-            " hybrid-mtp-prefix, up to vLLM 0.25.1: they fix different causes of wrong tokens, and a test with one of"
+            f" hybrid-mtp-prefix, up to vLLM {last}: they fix different causes of wrong tokens, and a test with one of"
             " them says nothing about the other",
             "vllm-project/vllm#53919, #47861",
         )
     estimated = counts_graphs(model, deployment) and not deployment.enforce_eager and not fit.memory.kv_cache.exact
-    if estimated and model.delta and _OVERESTIMATES[0] <= release < _OVERESTIMATES[1]:
-        yield _overestimate(fit)
-
-
-def _starving_prompts(fit: Fit) -> Caution:
-    deployment, block = fit.deployment, fit.layout.block_size
-    each = 1 + deployment.speculative_tokens
-    decodes = f"{each} tokens of each request that decodes" if each > 1 else "a token of each request that decodes"
-    fewer = (deployment.max_num_batched_tokens - block) // each
-    return Caution(
-        "starved-prompts",
-        f"a long prompt gets no tokens while a step has no room for a block, which is {block:,} tokens, beside"
-        f" {decodes}: give --max-num-batched-tokens {least_batch(fit)}"
-        + (f", or --max-num-seqs {fewer}" if fewer else ""),
-        "vLLM, `_mamba_block_aligned_split`",
-    )
-
-
-def _overestimate(fit: Fit) -> Caution:
-    deployment = fit.deployment
-    batch = "a smaller --max-num-batched-tokens"
-    if deployment.enable_prefix_caching and arithmetic_of(deployment.vllm).batch_holds_block:
-        batch += f" (at least {least_batch(fit):,}, the tokens of a block and of decodes)"
-    return Caution(
-        "cudagraph-estimate",
-        "on hybrid models, vLLM 0.26 to 0.28 sets too much memory aside for CUDA graphs, which makes the KV cache 18 to"
-        f" 24 % smaller: give --kv-cache-memory-bytes, or set {COUNT_GRAPHS}=0 and lower --gpu-memory-utilization by"
-        f" 0.02 to 0.03, or give {batch}",
-        "vllm-project/vllm#50780, #45178, #50848",
-    )
+    if model.hybrid and estimated and model.delta and release.counts_warm_up:
+        first, after = changes_of("counts_warm_up")
+        batch = "a smaller --max-num-batched-tokens"
+        if cached and release.batch_holds_block:
+            batch += f" (at least {fit.least_batch:,}, the tokens of a block and of decodes)"
+        yield Caution(
+            "cudagraph-estimate",
+            f"on hybrid models, vLLM {first} to {release_before(after)} sets too much memory aside for CUDA graphs,"
+            " which makes the KV cache 18 to 24 % smaller: give --kv-cache-memory-bytes, or set"
+            f" {COUNT_GRAPHS}=0 and lower --gpu-memory-utilization by 0.02 to 0.03, or give {batch}",
+            "vllm-project/vllm#50780, #45178, #50848",
+        )

@@ -9,29 +9,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import (
-    CHUNKED,
-    DECODERS,
-    DELTA,
-    FULL,
-    KEYS,
-    KNOWN,
-    LINEAR,
-    MOE,
-    SLIDING,
-    Architecture,
-    Attention,
-    Experts,
-    Latent,
-    Model,
-    Rope,
-    weights,
-)
+from vpatch.plan import CHUNKED, DELTA, FULL, LINEAR, MOE, SLIDING, Attention, Experts, Latent, Model, Rope, weights
+from vpatch.plan.architectures import DECODERS, KEYS, KNOWN, Architecture
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
-from vpatch.plan.quantization import head_scheme
-from vpatch.plan.quantization_config import kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, LISTED, LISTED_SINCE, count_of, kinds_of, listed, not_modeled, state_of
-from vpatch.plan.vision import tower_of
+from vpatch.plan.matrices import tower_of
+from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
+from vpatch.plan.states import HYBRID, LISTED, count_of, kinds_of, listed, not_modeled, state_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
@@ -71,7 +54,10 @@ def model_of(
     architecture = next((one for one in names if one in KNOWN), "")
     text = _text_config(fields)
     known = KNOWN.get(architecture) and DECODERS.get(text.text("model_type"), KNOWN[architecture])
-    dtype = _dtype(fields, text)
+    # As vLLM resolves `--dtype auto`: a checkpoint in float32, or without a dtype, becomes bfloat16.
+    dtypes = (place.text(key) for place in (fields, text) for key in ("dtype", "torch_dtype") if place.has(key))
+    dtype = next(dtypes, "").removeprefix("torch.")
+    dtype = dtype if dtype in DTYPES else DTYPES[0]
     beside = Fields(modelopt, where, fields.problems) if modelopt else None
     quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
     if known:
@@ -104,7 +90,8 @@ def _text_config(fields: Fields) -> Fields:
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
     layers = count_of(text, _LAYERS)
-    window = _window(text, known)
+    key = "attention_chunk_size" if known.chunked else "sliding_window"
+    window = text.number(key, default=0 if text.nulled(key) else known.window, least=0, most=_POSITIONS)
     unknown = _not_modeled(text, known, window)
     experts = _experts(text, known) if known.experts else None
     own = "hidden_size_per_layer_input"
@@ -114,7 +101,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         architecture=architecture,
         layers=(FULL,) * layers,
         attention=_latent(text, defaults) if known.latent else _attention(text, defaults),
-        local=_local(text, defaults),
+        local=_usual(text, defaults) if "global_head_dim" in defaults else None,
         borrowing=text.number("num_kv_shared_layers", default=0, least=0, most=layers - 1) if known.parallel else 0,
         inclusive=known.inclusive,
         own_width=text.number(own, default=defaults[own], least=0) if own in defaults else 0,
@@ -130,7 +117,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         rope=_rope(text),
         unknown=unknown,
         bounded=not (unknown and known.latent),
-        since=LISTED_SINCE if known.single and text.has(LISTED) else known.since,
+        since=known.listed_since if text.has(LISTED) and known.listed_since else known.since,
     )
     if unknown:
         return model
@@ -138,12 +125,6 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     if model.borrowing and set(kinds) - set(kinds[: layers - model.borrowing]):
         text.wrong("num_kv_shared_layers", f"is {model.borrowing}, and leaves no layer of their kind with a KV cache")
     return replace(model, layers=kinds)
-
-
-def _window(text: Fields, known: Architecture) -> int:
-    key = "attention_chunk_size" if known.chunked else "sliding_window"
-    default = 0 if text.nulled(key) else known.window
-    return text.number(key, default=default, least=0, most=_POSITIONS)
 
 
 def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, ...]:
@@ -191,10 +172,6 @@ def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
     equal = text.flag("attention_k_eq_v", default=False)
     kv_heads = text.number("num_global_key_value_heads", default=usual.kv_heads, most=_HEADS)
     return Attention(usual.heads, kv_heads if equal else usual.kv_heads, size)
-
-
-def _local(text: Fields, defaults: Mapping[str, int]) -> Attention | None:
-    return _usual(text, defaults) if "global_head_dim" in defaults else None
 
 
 def _usual(text: Fields, defaults: Mapping[str, int]) -> Attention:
@@ -299,13 +276,6 @@ def _drafts(text: Fields, known: Architecture) -> int:
     if kinds:
         return count * sum(kind in ("attention", FULL) for kind in kinds)
     return count * letters.count("*") if letters else count
-
-
-def _dtype(fields: Fields, text: Fields) -> str:
-    """Resolve `--dtype auto` as vLLM does: a checkpoint in float32, or without a dtype, becomes bfloat16."""
-    dtypes = (place.text(key) for place in (fields, text) for key in ("dtype", "torch_dtype") if place.has(key))
-    dtype = next(dtypes, "").removeprefix("torch.")
-    return dtype if dtype in DTYPES else DTYPES[0]
 
 
 def _bounds(text: Fields, name: str, architecture: str) -> Model:

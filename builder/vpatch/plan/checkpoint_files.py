@@ -213,3 +213,12 @@ def _check_gaps(header: Fields, spans: Mapping[str, tuple[int, int]], size: int)
 
 def _short(name: str) -> str:
     return name if len(name) <= 100 else f"{name[:97]}..."
+
+
+def cache_home() -> Path:
+    """Return the folder of the local cache, by the environment variables that huggingface_hub reads."""
+    home = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if not home:
+        xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.path.join(os.environ.get("HF_HOME") or os.path.join(xdg, "huggingface"), "hub")  # noqa: PTH118
+    return Path(os.path.expandvars(home)).expanduser()

@@ -7,6 +7,7 @@ import io
 import json
 import shlex
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 from vpatch.plan import Model
-from vpatch.plan.deployment import Deployment, image
-from vpatch.plan.lookup import cache_home
+from vpatch.plan.checkpoint_files import cache_home
+from vpatch.plan.deployment import Deployment, table
 
+STOCK = "vllm/vllm-openai"
 PORT = "127.0.0.1:8000:8000"
 # A volume for compiled files, and where vLLM's images have these and downloaded models.
 CACHE = ("vllm-cache", "/root/.cache")
@@ -26,6 +28,21 @@ HEALTH_CHECK = (
     "import http.client; server = http.client.HTTPConnection('127.0.0.1', 8000, timeout=5); "
     "server.request('GET', '/health'); raise SystemExit(server.getresponse().status != 200)"
 )
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image with `overlays`, and its base without any; `built` if you must build it first."""
+
+    base: str
+    name: str
+    overlays: tuple[str, ...] = ()
+    built: bool = False
+
+
+_IMAGES = table("images.toml")
+IMAGES = tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in _IMAGES["image"])
+PUBLISHED: bool = _IMAGES["published"]  # whether a registry has them
 
 Lines = tuple[tuple[str, ...], ...]  # a command: the arguments on each line that is shown
 
@@ -174,3 +191,16 @@ def _options(name: str, model: Model, deployment: Deployment) -> Lines:
             options.append(())
         options[-1] = (*options[-1], argument)
     return tuple(options)
+
+
+def image(deployment: Deployment, overlays: Collection[str]) -> Image:
+    """Return the image to run, with at least these overlays: vLLM's, a published one, or one to build."""
+    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
+    base = f"{STOCK}:{tag}"
+    if not overlays:
+        return Image(base, base)
+    for one in IMAGES if PUBLISHED else ():
+        if one.base == base and set(overlays) <= set(one.overlays):
+            return one
+    # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
+    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)

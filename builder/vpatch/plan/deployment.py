@@ -1,41 +1,46 @@
-"""A deployment: the GPU, the options of `vllm serve`, what the vLLM release does with them, and the presets.
-
-Everywhere else in vpatch the code's shape decides, never the version. A plan is made before anything is installed, so
-here the release decides, by `releases.toml`.
-"""
+"""A deployment as values: what the release does, by `releases.toml`, the GPU, and the options of `vllm serve`."""
 
 from __future__ import annotations
 
-import re
+import tomllib
 from collections import ChainMap
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import accumulate, pairwise
 from typing import Any
 
 from packaging.version import Version
 
-from vpatch.errors import Problem, UnknownName, closest, did_you_mean, nearest
-from vpatch.plan import GIB, Model, inherited, table
+from vpatch.errors import Problem, UnknownName
 
 MOST = 1 << 50  # of any option: more than anything that is counted here, and exact as a float
 DRAFTS = 64  # the most tokens of a draft
-STOCK = "vllm/vllm-openai"
+AMPERE, HOPPER, BLACKWELL, CONSUMER_BLACKWELL = 8, 9, 10, 12
+"""Major compute capabilities: the first is Ada's, too, the third that of data centers."""
+
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
 NVFP4 = ("nvfp4", "nvfp4_4over6")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """The traits of a release."""
+class Release:
+    """What a release does, by `releases.toml`. `vllm` is the version as it was named, `number` the release it is of.
 
+    Everywhere else in vpatch the code's shape decides, never the version. A plan is made before anything is installed.
+    """
+
+    vllm: Version
+    number: Version
     prints_slots: bool = True  # logs the KV cache as blocks // groups * block size, not as concurrency times length
     default_utilization: float = 0.9
     counts_graphs: bool = False  # takes the estimate for CUDA graphs from the KV cache's memory
     # Architectures that run in the second model runner, which does not estimate the memory of CUDA graphs: of these the
-    # quantized ones, too, and all that have neither experts nor states. From 0.29 on, all run there, and it does.
+    # quantized ones, too, and all that have neither experts nor states. In later releases all run there, and it does.
     second_runner: Sequence[str] = ()
     second_runner_quantized: bool = False
     second_runner_dense: bool = False
@@ -77,6 +82,34 @@ class Arithmetic:
     fp8_on_blackwell: Sequence[str] = ()  # architectures whose KV cache is FP8 there, unless the type is given
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
+    # A model with states whose stage has no attention: "refused", or "unaligned": laid out in a way that plan lacks.
+    bare_stages: str = ""
+    drafts_on_stages: bool = False  # layers of multi-token prediction can be on a stage
+    # Stages of a dense model in TurboQuant have blocks of different sizes: "refused", or "larger".
+    uneven_stages: str = ""
+    flashinfer_beside_turboquant: bool = False  # on Blackwell, for layers that TurboQuant leaves alone
+    checks_fp8: bool = False  # refuses FP8 before Ada where only Triton is left
+    one_float_type: bool = False  # the KV cache's float type is the model's
+    mixed_nvfp4_heads: bool = False  # FlashInfer takes layers of two sizes of heads, with NVFP4
+    any_int4_heads: bool = False  # INT4 is not for heads of a power of two only
+    int4_windows: bool = False  # sliding windows have the size that INT4's kernel has
+    overlong_hits: bool = False  # with speculation, a hit in a hybrid's prefix cache may exceed what attention cached
+    decode_in_graphs: bool = False  # the overlay turboquant-decode is for it
+
+
+def table(name: str) -> dict[str, Any]:
+    """Read a TOML file that ships with plan."""
+    return tomllib.loads(files("vpatch.plan").joinpath(name).read_text(encoding="utf-8"))
+
+
+def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Merge each row of a table over the earlier row that it is `like`, which it names by `key`; tables merge, too."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        base = found.get(row.pop("like", ""), {})
+        merged = {name: base.get(name, {}) | value for name, value in row.items() if isinstance(value, dict)}
+        found[row[key]] = base | row | merged
+    return list(found.values())
 
 
 _TABLE = table("releases.toml")
@@ -84,8 +117,8 @@ RELEASES = tuple(map(Version, _TABLE["releases"]))
 OLDEST, NEWEST = RELEASES[0], RELEASES[-1]
 
 
-def release_of(vllm: Version) -> Version:
-    """Return the release that a version is, or is a build of (rc, dev, local).
+def release_of(vllm: Version) -> Release:
+    """Return the release that a version is, or is a build of (rc, dev, local), with its traits.
 
     Development goes on under the number of the next patch release, which may never come: such a build is taken for the
     release before it.
@@ -101,25 +134,57 @@ def release_of(vllm: Version) -> Version:
     after = min(release for release in RELEASES if release >= named)
     if before != after and not vllm.is_prerelease:
         raise UnknownName(Problem("no such release", f"vLLM {vllm}", f"the nearest are {before} and {after}"))
-    return before
+    changes = [traits for since, traits in _TABLE["since"].items() if before >= Version(since)]
+    return Release(vllm, before, **ChainMap(*reversed(changes)))
 
 
-def arithmetic_of(vllm: Version) -> Arithmetic:
-    """Return the traits of a release; raise `UnknownName` as `release_of` does."""
-    release = release_of(vllm)
-    changes = [traits for since, traits in _TABLE["since"].items() if release >= Version(since)]
-    return Arithmetic(**ChainMap(*reversed(changes)))
+def changes_of(trait: str) -> list[str]:
+    """Return the releases that changed a trait, as people call them: without a zero at the end."""
+    return [since.removesuffix(".0") for since, traits in _TABLE["since"].items() if trait in traits]
 
 
-def in_second_runner(model: Model, vllm: Version) -> bool:
-    """Return whether a model runs in the second model runner, of a release in which that makes a difference.
+def release_before(release: str) -> str:
+    """Return the release before one that `changes_of` names, in the same way."""
+    return str(max(one for one in RELEASES if one < Version(release))).removesuffix(".0")
 
-    Source: `VllmConfig.use_v2_model_runner`.
+
+@dataclass(frozen=True)
+class KvType:
+    """A type of KV cache: the first release with its name, and the first with kernels for it on some GPUs.
+
+    `cards` has the latter by the compute capability from which on it is, up to the next major one. Without any, no GPU
+    is refused. Source: `CacheDType`, and what attention backends say of themselves. For scales of each token and head
+    there is Triton's kernel, for NVFP4 FlashInfer's. Up to 0.21, vLLM takes FlashAttention for all of them on Hopper,
+    which knows none.
     """
-    traits = arithmetic_of(vllm)
-    if model.architecture in traits.second_runner:
-        return traits.second_runner_quantized or not model.quantization
-    return traits.second_runner_dense and not model.experts and not model.hybrid
+
+    since: str = str(OLDEST)
+    cards: Mapping[str, str] = field(default_factory=dict)
+
+    def first_on(self, capability: tuple[int, int]) -> Version | None:
+        """Return the first release with kernels for a GPU, None if no release has any."""
+        if not self.cards:
+            return OLDEST
+        for card, release in self.cards.items():
+            major, minor = map(int, card.split("."))
+            if capability[0] == major and capability[1] >= minor:
+                return Version(release)
+        return None
+
+    def spans(self) -> str:
+        """Describe which GPUs have kernels, and since when."""
+        cards: dict[str, list[str]] = {}
+        for card, release in self.cards.items():
+            cards.setdefault(release, []).append(f"{card.removesuffix('.0')}.x" if card.endswith(".0") else card)
+        return "; ".join(f"on {', '.join(some)} from {release} on" for release, some in cards.items())
+
+
+KV_TYPES = {name: KvType(**row) for name, row in _TABLE["kv_cache_dtypes"].items()}
+
+
+def types_of(release: Release) -> list[str]:
+    """Return the types that a release has, on any GPU."""
+    return [name for name, one in KV_TYPES.items() if Version(one.since) <= release.number]
 
 
 @dataclass(frozen=True)
@@ -141,43 +206,6 @@ class Gpu:
         return self.capability[0] if self.capability else 0
 
 
-AMPERE, BLACKWELL, CONSUMER_BLACKWELL = 8, 10, 12
-"""Major compute capabilities: the first is Ada's, too, the second that of data centers."""
-
-GPUS = tuple(
-    Gpu(name, int(row.pop("gib") * GIB), tuple(row.pop("capability")), **row)
-    for name, row in table("gpus.toml").items()
-)
-# Types of scaling whose factor is in `max_position_embeddings` already.
-_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
-LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
-
-
-def gpu(name: str | None, memory: int | None = None) -> Gpu:
-    """Return a GPU by its name, however it is spelled; `memory` is its size in bytes, which an unknown one needs."""
-    if name is None:
-        return Gpu("GPU", memory or 0, None, "--gpu-memory-gib")
-    known = {_key(one.name): one for one in GPUS}
-    found = known.get(_key(name))
-    if memory is not None:
-        return replace(found or Gpu(name, 0), memory=memory, source="--gpu-memory-gib")
-    if found:
-        return found
-    names = [one.name for one in GPUS]
-    # Another number is another GPU, however alike the names are; a number that goes on may be meant.
-    number = "".join(re.findall(r"\d+", name))
-    near = [one for one in names if "".join(re.findall(r"\d+", one)).startswith(number)]
-    meant = did_you_mean(nearest(name, near, key=_key) if number else (), " ")
-    raise UnknownName(
-        Problem("no such GPU", name, f"{meant}known: {', '.join(names)}; for any other, give --gpu-memory-gib")
-    )
-
-
-def _key(name: str) -> str:
-    letters = "".join(filter(str.isalnum, name.lower()))
-    return letters.removeprefix("nvidia").removeprefix("geforce").replace("rtx", "")
-
-
 @dataclass(frozen=True)
 class Deployment:
     """How a model is served: the options of `vllm serve` that memory depends on, under their names there.
@@ -188,7 +216,7 @@ class Deployment:
     `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
     """
 
-    vllm: Version
+    release: Release
     gpu: Gpu
     max_model_len: int
     kv_cache_dtype: str = "auto"
@@ -215,103 +243,15 @@ class Deployment:
         """How many GPUs it takes."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    @property
+    def vllm(self) -> Version:
+        """The version of vLLM, as it was named."""
+        return self.release.vllm
 
-def lengths(model: Model, vllm: Version) -> tuple[int, int]:
-    """Return the context length that a release takes by default and the longest that it allows, in tokens.
-
-    Source: `_get_and_verify_max_len`.
-    """
-    longest, factor = float(model.max_position_embeddings), 1.0
-    for rope in () if model.architecture.startswith("Gemma3") else model.rope:
-        if rope.kind == "yarn" and arithmetic_of(vllm).scales_yarn:
-            longest, factor = float(rope.original or longest), rope.factor
-        elif rope.kind not in _SCALED:
-            factor = rope.factor
-    longest *= factor
-    original = next((rope.original for rope in model.rope if rope.kind == "longrope"), None)
-    return int(original or longest), int(longest)
-
-
-def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
-    """Return the fields of `Deployment` that a release sets by itself; raise `UnknownName` for an unknown release."""
-    traits = arithmetic_of(vllm)
-    large = gpu.memory >= LARGE and "A100" not in gpu.name and not (traits.small_gb10 and gpu.name == "GB10")
-    batch = traits.large_batch if gpu.memory >= LARGEST else 8192 if large else 2048
-    return {
-        "max_model_len": lengths(model, vllm)[0],
-        "max_num_seqs": 1024 if large else 256,
-        "max_num_batched_tokens": batch,
-        "gpu_memory_utilization": traits.default_utilization,
-        "enable_prefix_caching": traits.caches_hybrid_prefixes or not model.hybrid,
-    }
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A tested configuration from a document: a model, a GPU's name, a release, and other fields of `Deployment`."""
-
-    name: str
-    summary: str
-    source: str
-    model: str
-    gpu: str
-    vllm: Version
-    options: Mapping[str, Any]
-    revision: str | None = None
-
-    def deployment(self, gpu: Gpu, given: Mapping[str, Any]) -> Deployment:
-        """Return the deployment on a GPU; `given` fields override the preset's."""
-        options = dict(self.options)
-        if given.get("vllm", self.vllm) != self.vllm:
-            options.pop("cuda", None)  # each release has its own images
-        if "max_model_len" in given:
-            options.pop("longest", None)
-        return Deployment(**{"vllm": self.vllm, "gpu": gpu, **options, **given})
-
-
-@cache
-def presets() -> tuple[Preset, ...]:
-    """Return every preset of `presets.toml`."""
-    own = {field.name for field in fields(Preset)}
-    found = []
-    for row in inherited(table("presets.toml")["preset"], "name"):
-        options: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in row.items()}
-        named = {key: options.pop(key) for key in own & options.keys()}
-        found.append(Preset(**named | {"vllm": Version(row["vllm"])}, options=options))
-    return tuple(found)
-
-
-def preset(name: str) -> Preset:
-    """Return a preset by its name; raise `UnknownName`, with the closest names, for an unknown one."""
-    named = {one.name: one for one in presets()}
-    if name in named:
-        return named[name]
-    raise UnknownName(Problem("no such preset", name, f"{closest(name, named)}; `vpatch plan --list` lists them"))
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image with `overlays`, and its base without any; `built` if you must build it first."""
-
-    base: str
-    name: str
-    overlays: tuple[str, ...] = ()
-    built: bool = False
-
-
-_IMAGES = table("images.toml")
-IMAGES = tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in _IMAGES["image"])
-PUBLISHED: bool = _IMAGES["published"]  # whether a registry has them
-
-
-def image(deployment: Deployment, overlays: Collection[str]) -> Image:
-    """Return the image to run, with at least these overlays: vLLM's, a published one, or one to build."""
-    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
-    base = f"{STOCK}:{tag}"
-    if not overlays:
-        return Image(base, base)
-    for one in IMAGES if PUBLISHED else ():
-        if one.base == base and set(overlays) <= set(one.overlays):
-            return one
-    # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
-    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)
+    def stages(self, layers: int) -> list[range]:
+        """Divide layers among stages as vLLM's `get_pp_indices`: the remainder goes to the stages before the last."""
+        each, rest = divmod(layers, self.pipeline_parallel_size)
+        counts = [each] * self.pipeline_parallel_size
+        for stage in range(rest):
+            counts[-2 - stage] += 1
+        return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]

@@ -10,11 +10,12 @@ from math import ceil
 from typing import Any
 
 from vpatch.errors import Failure
-from vpatch.plan import Model, Weights
-from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, Gpu, arithmetic_of, lengths
-from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
-from vpatch.plan.kv_types import unserved
+from vpatch.plan import Model
+from vpatch.plan.defaults import GPUS, lengths
+from vpatch.plan.deployment import TURBOQUANT, Deployment, Gpu
+from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, keeps_every_state, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account
+from vpatch.plan.refusals import unserved
 
 # Smaller types of KV cache that advice considers: the less a type takes, the more it may cost in quality.
 SMALLER = ("fp8", "int8_per_token_head", "turboquant_k8v4", "nvfp4", "turboquant_4bit_nc", "int4_per_token_head")
@@ -23,8 +24,9 @@ SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's larg
 
 @dataclass(frozen=True)
 class Fit:
-    """A deployment on its GPUs. `memory` is of the GPU with the least room, `longest` the longest request."""
+    """A model on its GPUs. `memory` is of the GPU with the least room, `longest` the longest request."""
 
+    model: Model
     deployment: Deployment
     layout: Layout
     memory: Memory
@@ -41,13 +43,13 @@ class Fit:
     @property
     def request(self) -> int:
         """Bytes of KV cache on a GPU for one request of full length, as vLLM asks for it when it starts."""
-        spare = arithmetic_of(self.deployment.vllm).keeps_null_block
+        spare = self.deployment.release.keeps_null_block
         return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
 
     @property
     def states(self) -> int:
         """Blocks for the states of a batch, one per request: `CompilationConfig.resolve_cudagraph_mode_and_sizes`."""
-        wanted = arithmetic_of(self.deployment.vllm).block_per_request and not self.deployment.enforce_eager
+        wanted = self.deployment.release.block_per_request and not self.deployment.enforce_eager
         return self.deployment.max_num_seqs if wanted and self.layout.state_bytes else 0
 
     @property
@@ -83,20 +85,46 @@ class Fit:
         uncounted = any(not item.counted and item is not CONTEXT for item in self.memory.items)
         return uncounted and self.memory.left.least < 0
 
+    @property
+    def least_batch(self) -> int:
+        """The tokens of a batch in which a prompt goes on by a block while all requests decode."""
+        return self.layout.block_size + self.deployment.max_num_seqs * (1 + self.deployment.speculative_tokens)
+
+    @property
+    def block_exceeds_batch(self) -> bool:
+        """Whether vLLM refuses prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
+        larger = self.layout.block_size > self.deployment.max_num_batched_tokens
+        holds = self.deployment.release.batch_holds_block and not keeps_every_state(self.model, self.deployment)
+        return self.model.hybrid and larger and holds
+
+    @property
+    def starves_prompts(self) -> bool:
+        """Whether a long prompt may get no tokens for as long as other requests decode.
+
+        With prefix caching, a chunk of a hybrid model's prompt ends where a block does. If what the decodes of a step
+        leave of its batch is less than a block, the chunk is cut to nothing: `Scheduler._mamba_block_aligned_split`,
+        0.18 to 0.33. A batch that cannot hold a block at all is refused up to 0.26, and later prompts go on by less
+        than a block.
+        """
+        aligned = self.deployment.enable_prefix_caching and not keeps_every_state(self.model, self.deployment)
+        batch = self.deployment.max_num_batched_tokens
+        return self.model.hybrid and aligned and self.layout.block_size <= batch < self.least_batch
+
     def _bytes(self, blocks: int) -> int:
         return blocks * max(self.layout.bytes_per_block)
 
 
-def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
-    """Compute how a deployment fits its GPUs; raise `Failure` as `layout` does."""
+def fit(model: Model, deployment: Deployment) -> Fit:
+    """Compute how a model whose weights are known fits its GPUs; raise `Failure` as `layout` does."""
     laid_out = layout(model, deployment)
-    stages = account(model, weights, deployment)
-    likely = capacity(laid_out, deployment, [stage.kv_cache.likely for stage in stages])
-    least = capacity(laid_out, deployment, [stage.kv_cache.least for stage in stages])
-    most = capacity(laid_out, deployment, [stage.kv_cache.most for stage in stages])
+    stages = account(model, deployment, laid_out.block_size)
+    likely, least, most = (
+        capacity(laid_out, deployment, [getattr(stage.kv_cache, bound) for stage in stages])
+        for bound in ("likely", "least", "most")
+    )
     with_blocks = zip(stages, laid_out.bytes_per_block, strict=True)
     tightest, _ = min(with_blocks, key=lambda pair: (pair[0].kv_cache.likely / pair[1], pair[0].left.likely))
-    return Fit(deployment, laid_out, tightest, likely, least, most, longest(laid_out, deployment, likely.blocks))
+    return Fit(model, deployment, laid_out, tightest, likely, least, most, longest(laid_out, deployment, likely.blocks))
 
 
 @dataclass(frozen=True)
@@ -109,43 +137,44 @@ class Advice:
     requests: int = 1
 
 
-def advise(model: Model, weights: Weights, deployment: Deployment, requests: int = 1) -> Advice:
+def advise(found: Fit, requests: int = 1) -> Advice:
     """Find the bounds of a deployment that is to serve `requests` of full length at once."""
+    model, deployment = found.model, found.deployment
 
     def serves(left: int) -> bool:
-        found = fit(model, weights, replace(deployment, gpu_memory_utilization=(1000 - left) / 1000))
-        return found.fits and found.likely.concurrency >= requests
+        changed = fit(model, replace(deployment, gpu_memory_utilization=(1000 - left) / 1000))
+        return changed.fits and changed.likely.concurrency >= requests
 
-    length = fit(model, weights, deployment).longest
     share = None
     if deployment.kv_cache_memory_bytes is None:
         free = ceil(1000 * CONTEXT.size.least / deployment.gpu.memory)  # the share can be no more than what is free
         left = _last(serves, free, 990)
         share = None if left is None else (1000 - left) / 1000
-    sequences = _most_requests(model, weights, deployment, SEQUENCES)
-    return Advice(min(length, lengths(model, deployment.vllm)[1]) or None, sequences, share, requests)
+    length = min(found.longest, lengths(model, deployment.release)[1])
+    return Advice(length or None, _most_requests(found, SEQUENCES), share, requests)
 
 
-def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
+def remedies(found: Fit) -> Iterator[str]:
     """Yield changes that would each make a deployment fit: of each kind the smallest, first what costs nothing."""
+    model, deployment = found.model, found.deployment
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
-    length = min(fit(model, weights, deployment).longest, lengths(model, deployment.vllm)[1])
+    length = min(found.longest, lengths(model, deployment.release)[1])
     values: dict[str, list[Any]] = {
         "language_model_only": [model.tower is not None and not deployment.language_model_only],
-        "max_num_seqs": [_most_requests(model, weights, deployment, deployment.max_num_seqs)],
+        "max_num_seqs": [_most_requests(found, deployment.max_num_seqs)],
         "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
         "max_model_len": [length] if length else [],
         "kv_cache_dtype": [dtype for dtype in SMALLER if dtype != deployment.kv_cache_dtype],
         "tiles": [deployment.kv_cache_dtype in TURBOQUANT and not deployment.tiles],
         "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
+        "gpu": [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory],
     }
-    values["gpu"] = [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory]
-    for name, found in values.items():
-        for value in filter(None, found):
+    for name, candidates in values.items():
+        for value in filter(None, candidates):
             changed = replace(deployment, **{name: value})
             with suppress(Failure):  # the model cannot be divided so, or there is no such KV cache
-                if fit(model, weights, changed).fits and not any(unserved(model, changed)):
+                if fit(model, changed).fits and not any(unserved(model, changed)):
                     yield _as_option(name, value)
                     break
 
@@ -159,11 +188,12 @@ def _as_option(name: str, value: Any) -> str:
     return f"{option} '{value.name}'" if isinstance(value, Gpu) else f"{option} {value}"
 
 
-def _most_requests(model: Model, weights: Weights, deployment: Deployment, most: int) -> int | None:
-    return _last(lambda n: fit(model, weights, replace(deployment, max_num_seqs=n)).fits, 1, most)
+def _most_requests(found: Fit, most: int) -> int | None:
+    return _last(lambda count: fit(found.model, replace(found.deployment, max_num_seqs=count)).fits, 1, most)
 
 
 def _last(holds: Callable[[int], bool], first: int, last: int) -> int | None:
     """Return the last number for which a predicate holds that holds for all before it; None if for none."""
-    count = bisect_left(range(first, last + 1), 1, key=lambda n: not holds(n))
-    return first + count - 1 if count else None
+    if not holds(first):  # as a rule where a deployment does not fit, which is then one try, not ten
+        return None
+    return first + bisect_left(range(first + 1, last + 1), 1, key=lambda n: not holds(n))

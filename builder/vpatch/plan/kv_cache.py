@@ -13,23 +13,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, lcm
 
-from packaging.version import Version
-
 from vpatch.errors import Failure, Problem
 from vpatch.plan import ATTENTIVE, CHUNKED, FULL, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan import latent as mla
-from vpatch.plan.deployment import FP8, NVFP4, PER_TOKEN_HEAD, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
-from vpatch.plan.division import check, stages_of
-from vpatch.plan.kv_types import skipped_layers
+from vpatch.plan.defaults import in_second_runner
+from vpatch.plan.deployment import (
+    BLACKWELL,
+    CONSUMER_BLACKWELL,
+    DTYPE_BYTES,
+    FP8,
+    HOPPER,
+    KERNEL_BLOCK,
+    NVFP4,
+    PER_TOKEN_HEAD,
+    TURBOQUANT,
+    Deployment,
+)
+from vpatch.plan.refusals import check, skipped_layers
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
-KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
-NVFP4_GROUP = 16  # elements that share a scale, of one byte
-HOPPER = (9, 0)
-LONGEST = 1 << 33  # tokens; more than any model has
+_NVFP4_GROUP = 16  # elements that share a scale, of one byte
+_LONGEST = 1 << 33  # tokens; more than any model has
 
 # Bits per element of keys (8: FP8, with nothing else stored) and of values.
-TURBOQUANT_BITS = dict(zip(TURBOQUANT, ((8, 4), (4, 4), (3, 4), (3, 3)), strict=True))
+_TURBOQUANT_BITS = dict(zip(TURBOQUANT, ((8, 4), (4, 4), (3, 4), (3, 3)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -59,73 +65,147 @@ class Layout:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a KV cache of some size holds. vLLM prints `slots` or `tokens`, depending on the release."""
+    """What a KV cache of some size holds. `printed` is what vLLM prints: `slots` or `tokens`, by the release."""
 
     blocks: int
     blocks_per_request: int
     slots: int
     tokens: int
     concurrency: float
-
-    def printed(self, vllm: Version) -> int:
-        """Return what a release prints as the size of the KV cache in tokens."""
-        return self.slots if arithmetic_of(vllm).prints_slots else self.tokens
+    printed: int
 
 
 def layout(model: Model, deployment: Deployment) -> Layout:
     """Return the layout of a deployment's KV cache; raise `Failure` if the release or the model has no such layout."""
     deployment = mla.with_default(model, deployment)
     check(model, deployment)
-    attention = model.attention.shard(deployment.tensor_parallel_size)
-    per_token = _token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
-    if latent := attention.latent:
-        per_token = mla.packed(attention, latent, deployment) or per_token
-    drafts = model.draft_layers if deployment.speculative_tokens else 0
-    stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
+    stages = deployment.stages(len(model.layers))
     # The layers of multi-token prediction come after all others, on the last stage.
+    drafts = model.draft_layers if deployment.speculative_tokens else 0
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
     if SLIDING in model.layers or CHUNKED in model.layers:
         return _windowed(model, deployment, stages)
-    if not model.hybrid:
-        return _dense(model, deployment, per_token, stages)
-    return _hybrid(model, deployment, per_token, stages)
+    attention = model.attention.shard(deployment.tensor_parallel_size)
+    per_token = token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
+    if latent := attention.latent:
+        per_token = mla.packed(attention, latent, deployment) or per_token
+    return (_hybrid if model.hybrid else _dense)(model, deployment, per_token, stages)
+
+
+def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
+    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
+    skipped, attention = skipped_layers(model, deployment), model.attention.shard(deployment.tensor_parallel_size)
+    # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
+    wide = DTYPE_BYTES[model.dtype] if skipped and deployment.release.aligns_skipped else 1
+    unquantized = token_bytes(attention, "auto", model.dtype)
+    sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
+    count, block_size = stages[-1].stop, KERNEL_BLOCK * wide
+    blocks = tuple(block_size * size for size in sizes)
+    if latent := attention.latent:
+        block_size = mla.block_size(attention, latent, deployment)
+        indexers = [mla.indexers(latent, deployment, stage) for stage in stages]
+        count += sum(number for number, _ in indexers)  # they are layers of their own
+        sizes = [size + number * each for size, (number, each) in zip(sizes, indexers, strict=True)]
+        blocks = tuple(mla.aligned(latent, deployment, block_size * size, per_token) for size in sizes)
+    return Layout(block_size, block_size * per_token, (count,), attention_groups=1, bytes_per_block=blocks)
 
 
 def _hybrid(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
     """Lay out a model with states: blocks of attention are as long as a state is large."""
-    state, exports = _state_bytes(model, deployment), _exports_states(model, deployment)
-    grow = model.state is not None and keeps_every_state(model, deployment)
-    granule = _granule(model, deployment)
-    if model.state and grow:
+    assert model.state  # noqa: S101 - for mypy; each hybrid model has it
+    release, drafts = deployment.release, deployment.speculative_tokens
+    state, exports = _state_bytes(model, deployment), _exports(model, deployment)
+    grow = keeps_every_state(model, deployment)
+    # The tokens of which a block has a multiple, as the kernels of attention and of states want.
+    granule = 64 if model.delta and exports else KERNEL_BLOCK  # of FlashInfer's kernels
+    if latent := model.attention.latent:
+        granule = max(release.latent_granule, mla.block_size(model.attention, latent, deployment))
+    if grow:
         granule = lcm(granule, model.state.chunk)
+        state_blocks = drafts if release.keeps_states_of_drafts else 0
+    else:
+        state_blocks = 1 + deployment.enable_prefix_caching + exports + drafts
     block_size = granule * ceil(state / (granule * per_token))
     fixed = [index for index, kind in enumerate(model.layers) if kind in STATEFUL]
     growing = [index for index, kind in enumerate(model.layers) if kind in ATTENTIVE]
     groups, count, sizes = _grouped([*growing, *range(len(model.layers), stages[-1].stop)], fixed, stages)
     blocks = tuple(block_size * per_token * size for size in sizes)
-    drafts = deployment.speculative_tokens
-    if grow:
-        state_blocks = drafts if arithmetic_of(deployment.vllm).keeps_states_of_drafts else 0
-    else:
-        state_blocks = 1 + deployment.enable_prefix_caching + exports + drafts
     return Layout(block_size, block_size * per_token, groups, count, blocks, state, state_blocks, grow)
-
-
-def _granule(model: Model, deployment: Deployment) -> int:
-    """Return the tokens of which a hybrid's block has a multiple, as its attention's kernels want."""
-    if latent := model.attention.latent:
-        least = arithmetic_of(deployment.vllm).latent_granule
-        return max(least, mla.block_size(model.attention, latent, deployment))
-    exports = model.delta and _exports_states(model, deployment)
-    return 64 if exports else KERNEL_BLOCK  # of FlashInfer's kernels
 
 
 def keeps_every_state(model: Model, deployment: Deployment) -> bool:
     """Whether prefix caching keeps a state for each block of a request: `mamba_cache_mode` "all", not "align"."""
-    traits = arithmetic_of(deployment.vllm)
-    if not (model.state and model.state.chunk and traits.keeps_every_state and deployment.enable_prefix_caching):
+    release = deployment.release
+    if not (model.state and model.state.chunk and release.keeps_every_state and deployment.enable_prefix_caching):
         return False
-    return not (deployment.speculative_tokens and traits.aligns_drafts)
+    return not (deployment.speculative_tokens and release.aligns_drafts)
+
+
+def _exports(model: Model, deployment: Deployment) -> bool:
+    """Whether prefill kernels export states on the way; those of Gated DeltaNet are FlashInfer's, on newer GPUs."""
+    state, major = model.state, deployment.gpu.major
+    if not (state and state.kind in deployment.release.exports_states and deployment.enable_prefix_caching):
+        return False
+    return not model.delta or major == HOPPER or (major in {BLACKWELL, CONSUMER_BLACKWELL} and state.state_size == 128)
+
+
+def _state_bytes(model: Model, deployment: Deployment) -> int:
+    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator`, which knows each kind."""
+    state, ranks, given = model.state, deployment.tensor_parallel_size, deployment.mamba_ssm_cache_dtype
+    assert state  # noqa: S101 - for mypy; each hybrid model has it
+    inputs = state.kernel - 1 + deployment.speculative_tokens
+    convolution = state.channels(ranks) * inputs * DTYPE_BYTES[model.dtype]
+    dtype = (state.dtype or deployment.release.state_dtype) if given == "auto" else given
+    return convolution + state.width // ranks * state.state_size * DTYPE_BYTES[dtype]
+
+
+def _windowed(model: Model, deployment: Deployment, stages: Sequence[range]) -> Layout:
+    """Lay out a model with sliding windows or chunks: `max_admission_blocks_per_request` of their specs.
+
+    If a token of one kind of layers is larger, blocks of the other have more, or are padded if it is no multiple:
+    `unify_kv_cache_spec_page_size`.
+    """
+    release = deployment.release
+    own = model.layers[: len(model.layers) - model.borrowing]
+    full, local = ([index for index, kind in enumerate(own) if (kind == FULL) is whole] for whole in (True, False))
+    tokens = [
+        token_bytes(shape.shard(deployment.tensor_parallel_size), deployment.kv_cache_dtype, model.dtype)
+        for shape in (model.attention, model.local or model.attention)
+    ]
+    # Kernels for an FP8 cache of heads of 512 on Hopper have tiles of 64 tokens.
+    tiled = deployment.kv_cache_dtype in ("fp8", "fp8_e4m3") and deployment.gpu.major == HOPPER
+    wide = model.local is not None and model.attention.head_size == 512
+    smallest = 64 if tiled and wide and release.tiles_fp8_heads else KERNEL_BLOCK
+    page = smallest * max(tokens)
+    if any(max(tokens) % size for size in tokens) and not release.pads_pages:
+        raise Failure(Problem("no such KV cache", model.name, "its kinds of layers have no common size of a block"))
+    block, window_block = (smallest if max(tokens) % size else page // size for size in tokens)
+    if not full:
+        page, block, window_block = smallest * tokens[1], smallest, smallest
+    groups, count, sizes = _grouped(full, local, stages) if full else ((len(own),), 0, [len(stage) for stage in stages])
+    # A window may begin inside of a block, a chunk does not.
+    chunked = CHUNKED in own
+    before = model.window if chunked else model.window - 1 + (model.inclusive and release.includes_last)
+    return Layout(
+        block,
+        page,
+        groups,
+        count,
+        tuple(page * size for size in sizes),
+        window_groups=len(groups) - count,
+        retained=before + deployment.max_num_batched_tokens * _batches(model, deployment),
+        window_block=window_block,
+        spare_blocks=not chunked,
+    )
+
+
+def _batches(model: Model, deployment: Deployment) -> int:
+    """Return how many batches are on their way at once, as `VllmConfig.max_concurrent_batches` counts them."""
+    release, stages = deployment.release, deployment.pipeline_parallel_size
+    if not release.retains_in_flight:
+        return 1
+    overlapping = release.overlaps_stages or in_second_runner(model, release)
+    return stages + 1 if overlapping or stages == 1 else stages
 
 
 def _grouped(
@@ -142,120 +222,26 @@ def _grouped(
     counts = [(kind, ceil(len(kind) / size)) for kind in (first, second)]
     groups = [kind[start::count] for kind, count in counts for start in range(count)]
     sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
+    if not all(sizes):
+        raise Failure(Problem("cannot divide the model", f"{len(stages)} stages", "a stage would have no KV cache"))
     return tuple(map(len, groups)), counts[0][1], sizes
 
 
-def _windowed(model: Model, deployment: Deployment, stages: Sequence[range]) -> Layout:
-    """Lay out a model with sliding windows or chunks: `max_admission_blocks_per_request` of their specs.
-
-    If a token of one kind of layers is larger, blocks of the other have more, or are padded if it is no multiple:
-    `unify_kv_cache_spec_page_size`.
-    """
-    own = model.layers[: len(model.layers) - model.borrowing]
-    full, local = ([index for index, kind in enumerate(own) if (kind == FULL) is whole] for whole in (True, False))
-    shards = (
-        shape.shard(deployment.tensor_parallel_size) for shape in (model.attention, model.local or model.attention)
-    )
-    tokens = [_token_bytes(shard, deployment.kv_cache_dtype, model.dtype) for shard in shards]
-    smallest = _smallest_block(model, deployment)
-    page = smallest * max(tokens)
-    if any(max(tokens) % size for size in tokens) and not arithmetic_of(deployment.vllm).pads_pages:
-        raise Failure(Problem("no such KV cache", model.name, "its kinds of layers have no common size of a block"))
-    block, window_block = (smallest if max(tokens) % size else page // size for size in tokens)
-    chunked = CHUNKED in own
-    # A window may begin inside of a block, a chunk does not.
-    before = model.window if chunked else model.window - 1 + _sees_beyond(model, deployment)
-    retained = before + deployment.max_num_batched_tokens * _batches(model, deployment)
-    groups, count, sizes = _grouped(full, local, stages) if full else ((len(own),), 0, [len(stage) for stage in stages])
-    if not full:
-        page, window_block = smallest * tokens[1], smallest
-    blocks = tuple(page * size for size in sizes)
-    windows = len(groups) - count
-    return Layout(
-        block if full else window_block,
-        page,
-        groups,
-        count,
-        blocks,
-        window_groups=windows,
-        retained=retained,
-        window_block=window_block,
-        spare_blocks=not chunked,
-    )
-
-
-def _smallest_block(model: Model, deployment: Deployment) -> int:
-    """Return the fewest tokens of a block: kernels for an FP8 cache of heads of 512 on Hopper have tiles of 64."""
-    tiled = deployment.kv_cache_dtype in ("fp8", "fp8_e4m3") and deployment.gpu.capability == HOPPER
-    wide = model.local is not None and model.attention.head_size == 512
-    return 64 if tiled and wide and arithmetic_of(deployment.vllm).tiles_fp8_heads else KERNEL_BLOCK
-
-
-def _sees_beyond(model: Model, deployment: Deployment) -> bool:
-    """Whether a window has one token more than the config says."""
-    return model.inclusive and arithmetic_of(deployment.vllm).includes_last
-
-
-def _batches(model: Model, deployment: Deployment) -> int:
-    """Return how many batches are on their way at once, as `VllmConfig.max_concurrent_batches` counts them."""
-    traits, stages = arithmetic_of(deployment.vllm), deployment.pipeline_parallel_size
-    if not traits.retains_in_flight:
-        return 1
-    overlapping = traits.overlaps_stages or in_second_runner(model, deployment.vllm)
-    return stages + 1 if overlapping or stages == 1 else stages
-
-
-def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
-    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
-    skipped, attention = skipped_layers(model, deployment), model.attention.shard(deployment.tensor_parallel_size)
-    aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
-    # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
-    block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
-    unquantized = _token_bytes(attention, "auto", model.dtype)
-    sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
-    count = stages[-1].stop
-    if latent := attention.latent:
-        block_size = mla.block_size(attention, latent, deployment)
-        indexers = [mla.indexers(latent, deployment, stage) for stage in stages]
-        sizes = [size + number * each for size, (number, each) in zip(sizes, indexers, strict=True)]
-        count += sum(number for number, _ in indexers)  # they are layers of their own
-    blocks = tuple(block_size * size for size in sizes)
-    if latent:
-        blocks = tuple(mla.aligned(latent, deployment, size, per_token) for size in blocks)
-    return Layout(block_size, block_size * per_token, (count,), attention_groups=1, bytes_per_block=blocks)
-
-
-def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
-    """Bytes of one token's keys and values in one layer, on one GPU."""
-    if kv_cache_dtype in TURBOQUANT:
-        return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
-    if kv_cache_dtype in NVFP4:
-        return 2 * attention.kv_heads * (attention.head_size // 2 + attention.head_size // NVFP4_GROUP)
-    if kv_cache_dtype in PER_TOKEN_HEAD:
-        each = attention.head_size // 2 if kv_cache_dtype.startswith("int4") else attention.head_size
-        return 2 * attention.kv_heads * (each + DTYPE_BYTES["float32"])
-    stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+def token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
+    """Return the bytes of one token's keys and values in one layer on a GPU; `dtype` is the model's."""
+    size = attention.head_size
+    if kv_cache_dtype in TURBOQUANT:  # `TurboQuantConfig.slot_size_aligned`
+        key_bits, value_bits = _TURBOQUANT_BITS[kv_cache_dtype]
+        keys = size if key_bits == 8 else ceil(size * key_bits / 8) + 2  # packed, with a norm
+        values = ceil(size * value_bits / 8) + 4  # packed, with scale and zero
+        return attention.kv_heads * (keys + values + (keys + values) % 2)
     vectors = attention.kv_heads * (1 if attention.latent else 2)
-    return vectors * attention.head_size * DTYPE_BYTES[stored]
-
-
-def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
-    """Bytes of one token in one KV head, by `TurboQuantConfig.slot_size_aligned`."""
-    key_bits, value_bits = TURBOQUANT_BITS[kv_cache_dtype]
-    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2  # packed, with a norm
-    values = ceil(head_size * value_bits / 8) + 4  # packed, with scale and zero
-    return keys + values + (keys + values) % 2
-
-
-def _state_bytes(model: Model, deployment: Deployment) -> int:
-    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator`, which knows each kind."""
-    state, ranks = model.state, deployment.tensor_parallel_size
-    assert state  # noqa: S101 - for mypy; each hybrid model has it
-    inputs = state.kernel - 1 + deployment.speculative_tokens
-    convolution = state.channels(ranks) * inputs * DTYPE_BYTES[model.dtype]
-    given = deployment.mamba_ssm_cache_dtype
-    dtype = (state.dtype or arithmetic_of(deployment.vllm).state_dtype) if given == "auto" else given
-    return convolution + state.width // ranks * state.state_size * DTYPE_BYTES[dtype]
+    if kv_cache_dtype in NVFP4:
+        return vectors * (size // 2 + size // _NVFP4_GROUP)
+    if kv_cache_dtype in PER_TOKEN_HEAD:
+        return vectors * ((size // 2 if kv_cache_dtype.startswith("int4") else size) + DTYPE_BYTES["float32"])
+    stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    return vectors * size * DTYPE_BYTES[stored]
 
 
 def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
@@ -268,28 +254,19 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
     if layout.window_groups:
         shortest = min(shortest, layout.window_block)
     slots, tokens = blocks // len(layout.groups) * shortest, int(concurrency * deployment.max_model_len)
-    return Capacity(blocks, needed, slots, tokens, concurrency)
+    return Capacity(blocks, needed, slots, tokens, concurrency, slots if deployment.release.prints_slots else tokens)
 
 
 def blocks_for(layout: Layout, tokens: int) -> int:
     """Return the number of blocks that a request of `tokens` takes in all groups."""
     states = len(layout.groups) - layout.attention_groups - layout.window_groups
     windows = layout.window_groups * (ceil(min(layout.retained, tokens) / layout.window_block) + layout.spare_blocks)
-    growing = layout.attention_groups * ceil(tokens / layout.block_size)
-    kept = layout.state_blocks + (ceil(tokens / layout.block_size) if layout.states_grow else 0)
-    return growing + windows + states * kept
+    each = ceil(tokens / layout.block_size)
+    kept = layout.state_blocks + (each if layout.states_grow else 0)
+    return layout.attention_groups * each + windows + states * kept
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
     """Return the length in tokens of the longest request that vLLM admits with so many blocks; 0 if none."""
-    free = blocks - arithmetic_of(deployment.vllm).keeps_null_block
-    return bisect_right(range(1, LONGEST), free, key=lambda tokens: blocks_for(layout, tokens))
-
-
-def _exports_states(model: Model, deployment: Deployment) -> bool:
-    """Whether prefill kernels export states on the way; those of Gated DeltaNet are FlashInfer's, on newer GPUs."""
-    state = model.state
-    if not (state and state.kind in arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
-        return False
-    major, minor = deployment.gpu.capability or (0, 0)
-    return not model.delta or (major, minor) == (9, 0) or (major in {10, 12} and state.state_size == 128)
+    free = blocks - deployment.release.keeps_null_block
+    return bisect_right(range(1, _LONGEST), free, key=lambda tokens: blocks_for(layout, tokens))

@@ -1,4 +1,4 @@
-"""The matrices of a decoder layer by name and size, from the shapes in a config."""
+"""The matrices of a decoder layer by name and size, and a vision tower's parameters, from the shapes in a config."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from vpatch.plan import (
     SHARED,
     SLIDING,
     STATEFUL,
-    Architecture,
     Attention,
     Latent,
     Model,
     State,
+    Tower,
 )
+from vpatch.plan.architectures import TOWERS, Architecture
 from vpatch.plan.checkpoint_files import Fields
 
 
@@ -79,24 +80,25 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
 
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
-    """Whether a layer of a model with experts has none, as in vLLM's Qwen, GLM, DeepSeek, Jamba, Llama and Ernie."""
+    """Whether a layer of a model with experts has none: families of models have keys of their own for it."""
 
     def number(*keys: str, default: int, least: int = 0) -> int:
         return text.number(*keys, default=known.defaults.get(keys[0], default), least=least)
 
     first = number("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", default=0)
     last = number("moe_layer_end_index", default=-1, least=-1)
-    each, offset = number("expert_layer_period", default=1, least=1), number("expert_layer_offset", default=0)
+    period, offset = number("expert_layer_period", default=1, least=1), number("expert_layer_offset", default=0)
     step = number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1, least=1)
     listed = text.data.get("mlp_only_layers")
-    return (
-        index < first
-        or -1 < last < index
-        or index % each != offset % each
-        or (isinstance(listed, list) and index in listed)
-        or (index + 1) % step != 0
-        or index % number("moe_layer_freq", default=1, least=1) != 0
-    )
+    rules = {
+        "GLM, DeepSeek, LFM2, Ernie: before the first with experts": index < first,
+        "Ernie: behind the last": -1 < last < index,
+        "Jamba: experts in a layer of each period": index % period != offset % period,
+        "Qwen, Llama 4, Ernie: experts in each so-many-th": (index + 1) % step != 0,
+        "DeepSeek: the same, from the first on": index % number("moe_layer_freq", default=1, least=1) != 0,
+        "Qwen: by number": isinstance(listed, list) and index in listed,
+    }
+    return any(rules.values())
 
 
 def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[Part]:
@@ -190,3 +192,55 @@ def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> It
 def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[Part]:
     names = ("gate_proj", "up_proj", "down_proj")[3 - known.mlp :]
     return (Part(f"{name}.{one}", hidden * width * count) for one in names)
+
+
+def tower_of(config: Fields, kind: str, width: int) -> Tower:
+    """Read the vision tower of a model whose decoder has so wide hidden states; note in `config` what is wrong.
+
+    Source: the towers' modules in vLLM, and `MultiModalBudget` with each model's `get_mm_max_tokens_per_item`. The
+    largest picture is that of the processor's default settings; a checkpoint may have others beside its config.json.
+    """
+    row, vision = TOWERS[kind], config.inside("vision_config")
+    defaults, gated = row["defaults"], row.get("gated", False)
+
+    def size(*keys: str) -> int:
+        default = next((defaults[key] for key in keys if key in defaults), 0)
+        return vision.number(*keys, default=default, least=0, most=1 << 16)
+
+    hidden, mlp = size("hidden_size"), size("intermediate_size")
+    side = size("image_size") // max(size("patch_size"), 1)
+    pixels = size("in_channels", "num_channels") * size("patch_size") ** 2 * max(size("temporal_patch_size"), 1)
+    # How many patches become one, on a side; Mistral has it outside of the tower's config.
+    outer = config.number("spatial_merge_size", default=defaults.get("spatial_merge_size", 1), most=64)
+    merged = vision.number("spatial_merge_size", default=outer, most=64) ** 2
+    patches = row.get("patches", side * side)
+
+    attention, network = 4 * hidden * hidden, (3 if gated else 2) * hidden * mlp
+    vectors = 9 * hidden + mlp  # norms and biases
+    positions = size("num_position_embeddings") or (side * side if row.get("positions") else 0)
+    parameters = size("depth", "num_hidden_layers") * (attention + network + vectors) + hidden * (pixels + positions)
+    match row["projector"]:
+        case "linear":
+            parameters += hidden * width
+        case "pixtral":
+            parameters += hidden * hidden * merged + hidden * width + width * width
+        case "llama4":
+            output = size("vision_output_dim") * width
+            parameters += mlp * size("projector_input_dim") + size("projector_output_dim") ** 2 + output
+        case "merger":  # one at the end, and one for each layer of DeepStack
+            listed = vision.data.get("deepstack_visual_indexes")
+            mergers = 1 + (len(listed) if isinstance(listed, list) else row.get("mergers", 0))
+            parameters += mergers * hidden * merged * (hidden * merged + (size("out_hidden_size") or width))
+    if config.has("audio_config"):
+        parameters += _audio(config.inside("audio_config"), width)
+    # As vLLM counted for Qwen2.5-VL and Qwen3.5.
+    results = 4 * hidden + (4 if gated else 2) * mlp + pixels
+    tokens = row.get("tokens", patches // merged)
+    return Tower(parameters, patches, tokens, results, row.get("frames", 1), row.get("measured", False))
+
+
+def _audio(audio: Fields, width: int) -> int:
+    """Count the parameters of the audio tower that small Gemma 4 have beside: a Conformer."""
+    layers, hidden = audio.number("num_hidden_layers", default=12), audio.number("hidden_size", default=1024)
+    out = audio.number("output_proj_dims", default=1536)
+    return (24 * layers * hidden + hidden + out) * hidden + out * width

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from vpatch.core.overlay import Catalogued, Need, Overlay, Use
+from vpatch.core.overlay import Catalogued, Need, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.plan import Model
@@ -64,7 +65,7 @@ def needs(
 
 
 def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
-    state, why = _declared(item.overlay, vllm)
+    state, why = _declared(tuple(item.overlay.releases.items()), vllm.base_version)
     needed: bool | None = None
     uncovered, recommended = "", False
     if item.overlay.needed is None:
@@ -87,9 +88,11 @@ def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
     return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered, recommended)
 
 
-def _declared(overlay: Overlay, vllm: Version) -> tuple[State | None, str]:
-    for span, declared in overlay.releases.items():
-        if SpecifierSet(span, prereleases=True).contains(vllm.base_version):
+@cache
+def _declared(releases: tuple[tuple[str, str], ...], vllm: str) -> tuple[State | None, str]:
+    """Return the state that an overlay declares for a release, and why."""
+    for span, declared in releases:
+        if SpecifierSet(span, prereleases=True).contains(vllm):
             word, _, why = declared.partition(":")
             return State(word.strip()), why.strip()
     return None, ""

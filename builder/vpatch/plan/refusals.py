@@ -1,106 +1,195 @@
-"""What keeps a deployment from starting, or from serving as many requests as it should."""
+"""What vLLM refuses before memory matters: a KV cache that cannot be laid out, and one that can, but is not served."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.errors import Code, Problem
-from vpatch.plan import ATTENTIVE, GIB, Model, Weights
-from vpatch.plan.deployment import Deployment, arithmetic_of, lengths
-from vpatch.plan.division import stages_of
-from vpatch.plan.fit import Fit, remedies
-from vpatch.plan.kv_cache import keeps_every_state
-from vpatch.plan.kv_types import unserved
-from vpatch.plan.memory import CONTEXT
+from packaging.version import Version
 
-_REFUSES = "vLLM refuses to start"
+from vpatch.errors import Failure, Problem, did_you_mean, nearest
+from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, MAMBA2, SHARED, SLIDING, Latent, Model, latent
+from vpatch.plan.architectures import KNOWN
+from vpatch.plan.deployment import (
+    AMPERE,
+    BLACKWELL,
+    CONSUMER_BLACKWELL,
+    FP8,
+    HOPPER,
+    KERNEL_BLOCK,
+    KV_TYPES,
+    NVFP4,
+    TURBOQUANT,
+    Deployment,
+    changes_of,
+    types_of,
+)
 
+BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
+_FLASHINFER_HEADS = (64, 128, 256)
+_LATENT_TYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3")
+_ADA, _ANY = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
+_MISREAD = 64  # size of heads that FlashAttention 2, of FlashInfer's kernels for other GPUs, misreads
 
-def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterator[Problem]:
-    """Yield the problems that keep a deployment from starting, or from serving so many full-length requests at once."""
-    deployment = fit.deployment
-    for what in model.unknown:
-        yield unknown(model, what)
-    _, longest = lengths(model, deployment.vllm)
-    if deployment.max_model_len > longest:
-        cause = f"{deployment.max_model_len:,} tokens, of {longest:,} that the model was made for"
-        yield Problem("too long for the model", model.name, cause)
-    if deployment.speculative_tokens and (model.undrafted or not model.draft_layers) and not model.unknown:
-        what = "is loaded without its" if model.undrafted else "has no"
-        cause = f"{model.architecture} {what} layers of multi-token prediction"
-        yield Problem(_REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
-    for option, cause in (*_layout_refusals(model, deployment), *unserved(model, deployment)):
-        yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
-    if block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
-        block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
-        cause = f"{block}: {least_batch(fit):,}, which leaves room for decodes, or --no-enable-prefix-caching"
-        yield Problem(_REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
-    if not fit.share_is_free:
-        cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
-        yield Problem(_REFUSES, f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}", cause)
-    elif not fit.fits:
-        yield _does_not_fit(model, weights, fit)
-    elif fit.likely.concurrency < requests:
-        cause = f"{fit.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
-        yield Problem("does not serve as many", f"--requests {requests}", cause)
+Reasons = Iterator[tuple[str, str]]  # what is refused, and why
 
 
-def unknown(model: Model, what: str) -> Problem:
-    """Return the problem that plan lacks a fact, not memory."""
-    return Problem("cannot know", model.name, what, code=Code.CANNOT_KNOW)
+def check(model: Model, deployment: Deployment) -> None:
+    """Raise `Failure`, with every problem, if a release has no KV cache for a model in this deployment."""
+    problems = list(_too_old(model, deployment))
+    problems += [Problem("no such KV cache", *why) for why in _type(model, deployment)]
+    windowed = not {SLIDING, CHUNKED}.isdisjoint(model.layers)
+    if deployment.kv_cache_dtype in TURBOQUANT and (windowed or BOTH in model.layers):
+        cause = "plan does not know what TurboQuant makes of sliding windows and chunks"
+        if BOTH in model.layers:
+            cause = "vLLM does not find the attention of layers that also keep a state"
+        problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
+    if not windowed and {*ATTENTIVE}.isdisjoint(model.layers):
+        problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
+    if model.attention.latent:
+        problems += _latent(model, model.attention.latent, deployment)
+    undivided = (*_heads(model, deployment.tensor_parallel_size), *_stages(model, deployment))
+    problems += [Problem("cannot divide the model", *why) for why in undivided]
+    if problems:
+        raise Failure(*problems)
 
 
-def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
+def _too_old(model: Model, deployment: Deployment) -> Iterator[Problem]:
+    """Yield why a release does not have the model, or no states of the type that is asked for."""
+    if model.since and deployment.release.number < Version(model.since):
+        known = KNOWN.get(model.architecture)
+        such = "" if known and known.since == model.since else ", with such a config"
+        where = f"{model.architecture} on vLLM {deployment.vllm}"
+        yield Problem("no such model", where, f"vLLM has it from {model.since} on{such}")
+    given, types = deployment.mamba_ssm_cache_dtype, deployment.release.state_dtypes
+    if given not in types:
+        yield Problem("no such states", f"{given} on vLLM {deployment.vllm}", f"it knows {', '.join(types)}")
+    elif model.state and model.state.kind == KDA and given not in ("auto", "float32"):
+        yield Problem("no such states", given, "those of Kimi Delta Attention are in float32, whatever is given")
+
+
+def _type(model: Model, deployment: Deployment) -> Reasons:
+    """Yield why a release has no KV cache of this type, on this GPU, for this model."""
+    dtype, capability = deployment.kv_cache_dtype, deployment.gpu.capability
+    where = f"{dtype} on vLLM {deployment.vllm}"
+    if dtype not in (known := types_of(deployment.release)):
+        cause = f"{did_you_mean(nearest(dtype, known), ' ')}plan knows {', '.join(known)}"
+        yield where, f"vLLM has it from {KV_TYPES[dtype].since} on" if dtype in KV_TYPES else cause
+        return
+    first = KV_TYPES[dtype].first_on(capability) if capability else deployment.release.number
+    if first is None or deployment.release.number < first:
+        here = f"{deployment.gpu.name} (compute capability {'.'.join(map(str, capability or ()))})"
+        yield f"{where}, {here}", f"vLLM has kernels for it {KV_TYPES[dtype].spans()}"
+    yield from ((where, cause) for cause in _without_kernel(model, deployment))
+
+
+def _without_kernel(model: Model, deployment: Deployment) -> Iterator[str]:
+    """Yield why kernels do not take the layers of a model."""
+    release, dtype, major = deployment.release, deployment.kv_cache_dtype, deployment.gpu.major
+    sizes = {shape.head_size for shape in (model.attention, model.local) if shape}
+    if dtype in NVFP4:
+        heads = [size for size in release.nvfp4_heads if size != _MISREAD or major in {BLACKWELL, 0}]
+        too_wide = not release.mixed_nvfp4_heads and max(sizes) > max(_FLASHINFER_HEADS)
+        if others := sizes - {*heads}:
+            yield f"on this GPU it takes heads of {', '.join(map(str, heads))}, not of {max(others)}"
+        elif len(sizes) > 1 and (major in {AMPERE, CONSUMER_BLACKWELL} or too_wide):
+            yield "here layers with two sizes of heads are left to Triton, which does not know it"
+    if dtype == "int4_per_token_head":
+        if not release.any_int4_heads and any(size & (size - 1) for size in sizes):
+            yield f"before {changes_of('any_int4_heads')[0]} it takes heads of a power of two"
+        if not release.int4_windows and SLIDING in model.layers:
+            yield f"before {changes_of('int4_windows')[0]} sliding windows have another size than its kernel"
+
+
+def _latent(model: Model, shape: Latent, deployment: Deployment) -> Iterator[Problem]:
+    """Yield why a release has no kernels for latent attention, or none for a KV cache of this type."""
+    release, dtype, capability = deployment.release, deployment.kv_cache_dtype, deployment.gpu.capability or _ANY
+    if release.latent_heads and [shape.nope, shape.rope, shape.value] not in release.latent_heads:
+        where = f"{shape.nope} + {shape.rope} and {shape.value} elements of a key and a value"
+        yield Problem("no kernel for latent attention", where, f"vLLM {deployment.vllm} has none for prompts")
+    if shape.index and deployment.gpu.major not in {HOPPER, BLACKWELL, 0}:
+        where = f"compute capability {capability[0]}.{capability[1]}"
+        yield Problem("no kernel for sparse latent attention", where, "plan knows those of Hopper and Blackwell's 10.x")
+    where = f"--kv-cache-dtype {dtype}"
+    if dtype not in _LATENT_TYPES or (shape.index and dtype == "fp8_e4m3"):
+        cause = "no kernel for latent attention takes it; auto and fp8 have some"
+        yield Problem("no such KV cache", where, cause)
+    ours = latent.block_size(model.attention, shape, deployment) == KERNEL_BLOCK
+    if dtype in FP8 and ours and capability < _ADA and release.checks_latent_fp8:
+        yield Problem("no such KV cache", where, "before Ada (compute capability 8.9) Triton has no FP8")
+
+
+def _heads(model: Model, ranks: int) -> Reasons:
+    """Yield why heads cannot be divided among ranks."""
+    divided = [("attention heads", model.attention.heads)]
+    for kv_heads in sorted({shape.kv_heads for shape in (model.attention, model.local) if shape}):
+        if kv_heads > ranks:
+            divided.append(("KV heads", kv_heads))
+        elif ranks % kv_heads:
+            yield f"{ranks} GPUs", f"{kv_heads} KV heads cannot be copied to them evenly"
+    if state := model.state:
+        copied = state.kind == MAMBA2 and state.groups == 1
+        divided += [("heads of a state", state.heads), ("groups of a state", ranks if copied else state.groups)]
+    for what, count in divided:
+        if count % ranks:
+            yield f"{ranks} GPUs", f"its {count} {what} are not divisible by {ranks}"
+
+
+def _stages(model: Model, deployment: Deployment) -> Reasons:
+    """Yield why layers cannot be divided among stages."""
+    stages, count, known = deployment.pipeline_parallel_size, len(model.layers), KNOWN.get(model.architecture)
+    own = model.layers[: count - model.borrowing]
+    # The layers whose KV cache the last ones read: the last of each kind that has its own.
+    lenders = [len(own) - 1 - own[::-1].index(kind) for kind in set(model.layers[len(own) :])]
+    if stages > 1 and known and known.state == SHARED:
+        yield f"{stages} stages", "vLLM does not divide layers that share their attention"
+    elif stages > count:
+        yield f"{stages} stages", f"it has {count} layers"
+    elif lenders and deployment.stages(count)[-1].start > min(lenders):  # source: `validate_kv_sharing_target`
+        yield f"{stages} stages", "layers would be on another stage than those whose KV cache they read"
+
+
+def unserved(model: Model, deployment: Deployment) -> Reasons:
+    """Yield an option with the reason why vLLM does not start with this type of KV cache, though it can be laid out."""
     # `tests/plan/test_agreement.py` draws cases of each rule for the releases' own code.
-    vllm, stages = deployment.vllm.release, deployment.pipeline_parallel_size
+    release, dtype, capability = deployment.release, deployment.kv_cache_dtype, deployment.gpu.capability or _ANY
+    option, stages = f"--kv-cache-dtype {dtype}", deployment.pipeline_parallel_size
+    skips_some = len(skipped_layers(model, deployment)) < len(model.layers)
+    partly = not model.hybrid and dtype in TURBOQUANT and skips_some
+    flashinfer_size = model.attention.head_size in _FLASHINFER_HEADS
+    if release.uneven_stages and partly and stages > 1:
+        cause = "TurboQuant on a dense model gives stages different block sizes"
+        later = changes_of("uneven_stages")[-1]
+        yield f"--pipeline-parallel-size {stages}", f"{cause}: refused, or from {later} on many times as large"
+    if release.flashinfer_beside_turboquant and partly and capability[0] == BLACKWELL and flashinfer_size:
+        cause = "on this GPU the layers that TurboQuant leaves alone run in FlashInfer"
+        yield option, f"{cause}, which has no layout in common with it"
+    mixed = model.local is not None and model.local.head_size != model.attention.head_size  # which is left to Triton
+    checked = release.checks_fp8 or model.attention.latent
+    if checked and dtype in FP8 and capability < _ADA and (mixed or not flashinfer_size):
+        yield option, "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size"
+    if release.one_float_type and dtype in {"bfloat16", "float16"} - {model.dtype}:
+        yield option, "it is another float type than the model's"
+
+
+def unserved_stages(model: Model, deployment: Deployment) -> Reasons:
+    """Yield an option with the reason why vLLM does not start with these stages, though they can be laid out."""
+    release, stages = deployment.release, deployment.pipeline_parallel_size
     pipeline = f"--pipeline-parallel-size {stages}"
-    if vllm < (0, 30) and stages > 1 and deployment.speculative_tokens:
+    if stages > 1 and deployment.speculative_tokens and not release.drafts_on_stages:
         yield pipeline, "layers of multi-token prediction cannot be on a stage"
-    parts = [model.layers[stage.start : stage.stop] for stage in stages_of(len(model.layers), stages)]
-    if vllm >= (0, 20) and model.hybrid and any(set(ATTENTIVE).isdisjoint(part) for part in parts):
-        cause = "a stage would have no attention layer"
-        yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
+    parts = [model.layers[stage.start : stage.stop] for stage in deployment.stages(len(model.layers))]
+    if release.bare_stages and model.hybrid and any(set(ATTENTIVE).isdisjoint(part) for part in parts):
+        later = changes_of("bare_stages")[-1]
+        cause = f"refused, or from {later} on laid out in a way that is not planned"
+        yield pipeline, f"a stage would have no attention layer: {cause}"
 
 
-def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:
-    deployment, memory, would = fit.deployment, fit.memory, "; ".join(remedies(model, weights, fit.deployment))
-    fits = f"would fit: {would}" if would else "nothing that is known would fit"
-    if fit.lacks_states:
-        why = f"CUDA graphs want a block for each of {fit.states:,} requests, there are {fit.likely.blocks:,}"
-        return Problem(_REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
-    have, need, share = (size / GIB for size in (memory.kv_cache.likely, fit.request, memory.requested))
-    missing = need - have
-    if fit.overflows:
-        missing = -memory.left.likely / GIB
-        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
-    elif have <= 0:
-        why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
-    else:
-        why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
-    cause = f"{missing:.2f} GiB are missing on a GPU: {why}; {fits}"
-    return Problem("does not fit", f"{deployment.gpu.name}, {memory.total / GIB:.2f} GiB", cause)
-
-
-def block_exceeds_batch(model: Model, fit: Fit) -> bool:
-    """Whether vLLM refuses prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
-    deployment = fit.deployment
-    larger = fit.layout.block_size > deployment.max_num_batched_tokens
-    holds = arithmetic_of(deployment.vllm).batch_holds_block and not keeps_every_state(model, deployment)
-    return model.hybrid and larger and holds
-
-
-def least_batch(fit: Fit) -> int:
-    """Return the tokens of a batch in which a prompt goes on by a block while all requests decode."""
-    return fit.layout.block_size + fit.deployment.max_num_seqs * (1 + fit.deployment.speculative_tokens)
-
-
-def starves_prompts(model: Model, fit: Fit) -> bool:
-    """Whether a long prompt may get no tokens for as long as other requests decode.
-
-    With prefix caching, a chunk of a hybrid model's prompt ends where a block does. If what the decodes of a step leave
-    of its batch is less than a block, the chunk is cut to nothing: `Scheduler._mamba_block_aligned_split`, 0.18 to
-    0.33. A batch that cannot hold a block at all is refused up to 0.26, and later prompts go on by less than a block.
-    """
-    deployment = fit.deployment
-    aligned = model.hybrid and deployment.enable_prefix_caching and not keeps_every_state(model, deployment)
-    return aligned and fit.layout.block_size <= deployment.max_num_batched_tokens < least_batch(fit)
+def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
+    """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
+    if deployment.kv_cache_dtype not in TURBOQUANT:
+        return frozenset()
+    count = len(model.layers)
+    if model.hybrid:
+        return frozenset(index for index, kind in enumerate(model.layers) if kind not in ATTENTIVE)
+    edge = min(BOUNDARY, count // 2)
+    return frozenset({*range(edge), *range(count - edge, count)})

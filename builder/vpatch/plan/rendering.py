@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import Deployment, arithmetic_of
-from vpatch.plan.estimates import Estimate
+from vpatch.plan import GIB, Estimate, Model
+from vpatch.plan.cautions import Caution
+from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Fit
-from vpatch.plan.needs import Needed
-from vpatch.plan.planner import FITTING, Choice, Plan, Verdict
+from vpatch.plan.verdict import FITTING, Choice, Plan, Verdict
 from vpatch.wrapping import wrapped
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
@@ -82,8 +81,8 @@ def _short(plan: Plan) -> str:
     """Return the KV cache on one line."""
     fit, deployment = plan.fit, plan.deployment
     holds = f"{fit.likely.concurrency:.2f} requests of {deployment.max_model_len:,} tokens{_bounds(fit)}"
-    printed = fit.likely.printed(deployment.vllm)
-    return f"{_sized(fit.memory.kv_cache)} of {deployment.kv_cache_dtype}: {holds}; vLLM prints {printed:,} tokens"
+    printed = f"vLLM prints {fit.likely.printed:,} tokens"
+    return f"{_sized(fit.memory.kv_cache)} of {deployment.kv_cache_dtype}: {holds}; {printed}"
 
 
 def _bounds(fit: Fit) -> str:
@@ -93,7 +92,9 @@ def _bounds(fit: Fit) -> str:
 
 def _facts(plan: Plan) -> dict[str, Rows]:
     return {
-        "overlays": [(need.id, _word(need), need.because) for need in plan.needs],
+        "overlays": [
+            (need.id, "recommended" if need.recommended else _NEEDED[need.needed], need.because) for need in plan.needs
+        ],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),
         "KV cache types": [(one.dtype, *_chosen(plan, one)) for one in plan.choices],
@@ -107,10 +108,6 @@ def _chosen(plan: Plan, one: Choice) -> tuple[str, str]:
     this = "; this plan" if one.dtype == plan.deployment.kv_cache_dtype else ""
     tokens = f"{one.fit.likely.tokens:,} tokens, {one.fit.request / GIB:.2f} GiB a request"
     return f"{one.fit.likely.concurrency:.2f} requests", f"{tokens}{overlays}{this}"
-
-
-def _word(need: Needed) -> str:
-    return "recommended" if need.recommended else _NEEDED[need.needed]
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
@@ -151,7 +148,7 @@ def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "blocks", f"{holds.blocks:,} of {fit.layout.block_size:,} tokens, shared by {groups}"
     yield "a request", f"of {length:,} tokens takes {holds.blocks_per_request:,} blocks"
     yield "concurrency", f"{holds.concurrency:.2f} requests of that length{_bounds(fit)}"
-    prints_slots = arithmetic_of(plan.deployment.vllm).prints_slots
+    prints_slots = plan.deployment.release.prints_slots
     printed = "; this vLLM prints it"
     yield "slots", f"{holds.slots:,} (blocks // groups * block size){printed if prints_slots else ''}"
     yield "tokens", f"{holds.tokens:,} (concurrency x length){'' if prints_slots else printed}"
@@ -175,7 +172,7 @@ def _recommended(plan: Plan) -> Iterator[str]:
             yield f"`vpatch apply --with {need.id}` adds an opt-in overlay that is recommended for this deployment"
 
 
-def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
+def as_object(plan: Plan, cautions: Sequence[Caution], commands: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of the JSON object that only this command has; sizes are GiB, rounded to a thousandth."""
     fit, deployment = plan.fit, plan.deployment
     memory, layout = fit.memory, fit.layout
@@ -192,7 +189,7 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
             **_only(layout, "block_size", "page_bytes", "state_bytes"),
             "groups": len(layout.groups),
             **_only(fit.likely, "blocks", "blocks_per_request", "slots", "tokens"),
-            "prints": "slots" if arithmetic_of(deployment.vllm).prints_slots else "tokens",
+            "prints": "slots" if deployment.release.prints_slots else "tokens",
             "concurrency": round(fit.likely.concurrency, 4),
             "least_concurrency": round(fit.least.concurrency, 4),
             "max_model_len": deployment.max_model_len,
@@ -217,7 +214,7 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
             "left": _bounded(memory.left),
         },
         "advice": asdict(plan.advice),
-        "warnings": [asdict(caution) for caution in plan.cautions],
+        "warnings": [asdict(caution) for caution in cautions],
         "commands": dict(commands),
     }
 

@@ -31,7 +31,7 @@ _NUMBER = r"(-?\d{1,7}(?:\.\d{1,9})?)"
 _COUNT = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 
 # The numbers of a start, by name, each with the expression that finds it.
-_PRINTED: Mapping[str, re.Pattern[str]] = {
+PRINTED: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
         "weights_gib": rf"Model loading took {_NUMBER} GiB",
@@ -76,7 +76,7 @@ class Start:
 
     Attributes:
         arguments: options of `vllm serve` with their values, given by the user or printed by the engine.
-        printed: numbers by the names of `_PRINTED`, in GiB, tokens or blocks.
+        printed: numbers by the names of `PRINTED`, in GiB, tokens or blocks.
         refused: whether vLLM did not start for want of memory.
         lines: the lines that all of this is from.
     """
@@ -113,7 +113,7 @@ def read(path: Path, vllm: str = "") -> Start:
 
 def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[str, Any] | None = None) -> Start:
     """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides."""
-    used = [line for line in lines if any(pattern.search(line) for pattern in (*_PRINTED.values(), *_OTHERS))]
+    used = [line for line in lines if any(pattern.search(line) for pattern in (*PRINTED.values(), *_OTHERS))]
     engines = [found for line in used if (found := _ENGINE.search(line))]
     servers = [text[: text.rfind("}") + 1] for text in _each(_ARGUMENTS, used)]
     printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
@@ -122,7 +122,9 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     if not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
-    arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
+    settings = dict(_SETTING.findall(engines[0][2])) if engines else {}
+    printed_options = {option: _value(settings[name]) for name, option in _SETTINGS.items() if name in settings}
+    arguments = {**printed_options, **(_literal(servers[0]) if servers else {}), **(given or {})}
     if odd := [name for name, value in arguments.items() if not _is_plain(name) or not _is_plain(value)]:
         raise Failure(Problem(UNREADABLE, where, f"no option of vLLM has such a value: {str(odd[0])[:40]}"))
     return Start(_version(used, vllm, where), arguments, printed, refused, used)
@@ -134,7 +136,7 @@ def _unusable(lines: Sequence[str], used: Sequence[str], starts: int) -> str:
         return "vLLM printed none of it" if lines else "it is empty"
     if starts > 1:
         return f"it has {starts} starts: give the lines of one"
-    several = len(_each(_PRINTED["tokens"], used)) > 1
+    several = len(_each(PRINTED["tokens"], used)) > 1
     return "it has KV caches of several sizes: give the lines of one start" if several else ""
 
 
@@ -144,7 +146,7 @@ def _each(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
 
 def _numbers(lines: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yield each number that is printed: of several workers the least for the KV cache, and the most for the rest."""
-    for name, pattern in _PRINTED.items():
+    for name, pattern in PRINTED.items():
         found = [match.groups()[-1] for line in lines if (match := pattern.search(line))]
         values = [float(value.replace(",", "")) for value in found]
         if values:
@@ -163,11 +165,6 @@ def _version(lines: Sequence[str], given: str, where: str) -> Version:
         except ValueError:  # no version, or a number of more digits than Python reads
             continue
     raise Failure(Problem(UNREADABLE, where, "it does not have the version of vLLM: give --vllm"))
-
-
-def _settings(engines: Sequence[re.Match[str]]) -> dict[str, Any]:
-    told = dict(_SETTING.findall(engines[0][2])) if engines else {}
-    return {option: _value(told[name]) for name, option in _SETTINGS.items() if name in told}
 
 
 def _literal(text: str) -> dict[str, Any]:

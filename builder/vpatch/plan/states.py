@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, STATES, Architecture, State
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, State
+from vpatch.plan.architectures import STATES, Architecture
 from vpatch.plan.checkpoint_files import Fields
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -12,8 +13,8 @@ LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 """Kinds of layers in the pattern of a Nemotron-H."""
 K3 = "attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"
 LINEAR_CONFIG = "linear_attn_config"
-LISTED, LISTED_SINCE = "layers_block_type", "0.19.1"
-"""The list that Nemotron-H has in place of a pattern since transformers 5, and the first release that may use that."""
+LISTED = "layers_block_type"
+"""The list that Nemotron-H has in place of a pattern since transformers 5."""
 
 _NAMES = {"mamba": LINEAR, "conv": LINEAR, "attention": FULL}
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
@@ -24,8 +25,11 @@ HYBRID = {FULL, LINEAR, *_NAMES}
 
 def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     """Return the state of a layer of a known hybrid architecture, in the model's dtype unless the config has one."""
-    if known.state == KDA:
-        return _kda(text.inside(LINEAR_CONFIG))
+    if known.state == KDA:  # `MambaStateShapeCalculator.kda_state_shape`, whose state is in float32
+        linear = text.inside(LINEAR_CONFIG)
+        heads, head_size = linear.number("num_heads", most=_MOST), linear.number("head_dim", most=_MOST)
+        kernel = linear.number("short_conv_kernel_size", most=_MOST)
+        return State(KDA, heads, head_size, heads, head_size, kernel, "float32")
     keys = STATES[known.state]
 
     def size(field: str, default: int) -> int:
@@ -44,19 +48,13 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     groups, state_size = size("groups", 0), size("state_size", 0)
     if groups and heads % groups:
         text.wrong(keys["heads"][0], f"is {heads}, no multiple of {groups} groups")
-    said = text.text(known.state_dtype) if known.state_dtype else "auto"
-    if said not in ("", "auto", *DTYPES):
-        text.wrong(known.state_dtype, f"is {said[:40]!r}, not one of {', '.join(DTYPES)}")
+    named = text.text(known.state_dtype) if known.state_dtype else "auto"
+    if named not in ("", "auto", *DTYPES):
+        text.wrong(known.state_dtype, f"is {named[:40]!r}, not one of {', '.join(DTYPES)}")
     kind = MAMBA2 if known.state.startswith(MAMBA2) else known.state
     # Of a Nemotron-H without the key, releases differ: `NemotronHForCausalLMConfig`.
-    stored = said if said in DTYPES or (kind == MAMBA2 and not said) else dtype
+    stored = named if named in DTYPES or (kind == MAMBA2 and not named) else dtype
     return State(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
-
-
-def _kda(linear: Fields) -> State:
-    """Read `linear_attn_config`: `MambaStateShapeCalculator.kda_state_shape`, whose state is in float32."""
-    heads, size = linear.number("num_heads", most=_MOST), linear.number("head_dim", most=_MOST)
-    return State(KDA, heads, size, heads, size, linear.number("short_conv_kernel_size", most=_MOST), "float32")
 
 
 def not_modeled(text: Fields, known: Architecture) -> Iterator[str]:
@@ -72,7 +70,7 @@ def not_modeled(text: Fields, known: Architecture) -> Iterator[str]:
 def kinds_of(text: Fields, known: Architecture, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer of a known hybrid architecture."""
     if known.single:
-        return _blocks(text, layers, {*LETTERS.values()}) or _pattern_of(text, "hybrid_override_pattern", layers)
+        return _blocks(text, layers, {*LETTERS.values()}) or _pattern(text, layers)
     if known.state == SHARED:
         return _blocks(text, layers, {LINEAR, BOTH})
     if known.state == KDA:
@@ -111,8 +109,9 @@ def _blocks(text: Fields, layers: int, known: set[str]) -> tuple[str, ...]:
     return kinds
 
 
-def _pattern_of(text: Fields, key: str, layers: int) -> tuple[str, ...]:
+def _pattern(text: Fields, layers: int) -> tuple[str, ...]:
     """Read a pattern of letters, one for each layer."""
+    key = "hybrid_override_pattern"
     letters = text.text(key)
     if not letters:
         text.wrong(key, f"is not there, nor is {LISTED}")

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import FULL, GIB, MOE, Architecture, Model, Weights
+from vpatch.plan import FULL, GIB, MOE, Model, Weights
+from vpatch.plan.architectures import Architecture
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.matrices import Part, matrices
 from vpatch.plan.quantization import BF16, Quantization, head_scheme

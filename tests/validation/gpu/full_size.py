@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan.lookup import recorded_revisions
+from vpatch.plan.models import recorded_revisions
 
 from tests.validation.gpu.models import hybrid, write_config
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
-from vpatch.plan import GIB, MIB, Model
+from vpatch.plan import GIB, MIB, Model, exactly
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
-from vpatch.plan.estimates import added, exactly
+from vpatch.plan.deployment import Deployment, Gpu, release_of
 from vpatch.plan.kv_cache import capacity, layout
-from vpatch.plan.lookup import load
-from vpatch.plan.memory import account
+from vpatch.plan.memory import account, added
+from vpatch.plan.models import load
 
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, engine_arguments
@@ -51,7 +50,7 @@ def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
              "enable_prefix_caching", "language_model_only")  # fmt: skip
     gpu = Gpu("H200", found["total"], (9, 0))
     given = {name: engine[name] for name in names}
-    return model_named(PROBES[probe].model), Deployment(vllm=Version(here.release), gpu=gpu, **given)
+    return model_named(PROBES[probe].model), Deployment(release=release_of(Version(here.release)), gpu=gpu, **given)
 
 
 def laid_out(here: Evidence, probe: str) -> Iterator[Row]:
@@ -62,13 +61,12 @@ def laid_out(here: Evidence, probe: str) -> Iterator[Row]:
     printed = here.result(PATCHED, probe)
     laid = layout(model, deployment)
     holds = capacity(laid, deployment, [found["kv_cache"]])
-    tokens = holds.slots if arithmetic_of(deployment.vllm).prints_slots else holds.tokens
     pairs = (
         ("block size", f"{started['block_size']:,}", f"{laid.block_size:,}"),
         ("groups", str(sorted(found["groups"])), str(sorted(laid.groups))),
         ("blocks", f"{started['kv_blocks']:,}", f"{holds.blocks:,}"),
         ("bytes", f"{found['kv_cache_taken']:,}", f"{holds.blocks * laid.bytes_per_block[0]:,}"),
-        ("tokens", f"{printed.get('kv_tokens', 0):,}", f"{tokens:,}"),
+        ("tokens", f"{printed.get('kv_tokens', 0):,}", f"{holds.printed:,}"),
         ("concurrency", f"{printed.get('concurrency', 0):.2f}", f"{holds.concurrency:.2f}"),
     )
     yield from (Row(what, measured, planned, measured == planned) for what, measured, planned in pairs)
@@ -77,8 +75,7 @@ def laid_out(here: Evidence, probe: str) -> Iterator[Row]:
 def counted(here: Evidence, probe: str) -> Iterator[Row]:
     """Compare vLLM's own counts and the final memory use with the plan's estimates and their bounds."""
     model, deployment = deployment_of(here, probe)
-    assert model.weights
-    (memory,) = account(model, model.weights, deployment)
+    (memory,) = account(model, deployment, layout(model, deployment).block_size)
     (found,) = here.events(PATCHED, probe, "requested")
     used = max(event["used_mib"] for event in here.events(PATCHED, probe, "used_mib")) * MIB
     measured = {

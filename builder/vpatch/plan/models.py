@@ -7,7 +7,6 @@ and do not check which range of which commit came.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from vpatch.errors import Failure, Problem, UnknownName, closest
 from vpatch.foreign import read_regular
 from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model, checkpoint, weights
-from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_json, tensor_sizes
+from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, cache_home, load_json, parse_json, tensor_sizes
 
 FOLDER = Path(__file__).with_name("recorded")
 FAILED = "cannot download"
@@ -109,15 +108,6 @@ def cached_folder(name: str, revision: str | None) -> Path | None:
         return next((one for one in snapshots if (one / "config.json").exists()), None)
     except (OSError, UnicodeDecodeError, RuntimeError):  # not a cache that vpatch can read, or no home folder
         return None
-
-
-def cache_home() -> Path:
-    """Return the folder of the local cache, by the environment variables that huggingface_hub reads."""
-    home = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if not home:
-        xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        home = os.path.join(os.environ.get("HF_HOME") or os.path.join(xdg, "huggingface"), "hub")  # noqa: PTH118
-    return Path(os.path.expandvars(home)).expanduser()
 
 
 def _download(name: str, revision: str | None, weights_gib: float | None) -> Model:

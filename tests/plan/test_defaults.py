@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from vpatch.plan.here import gpu_here
+from vpatch.plan.defaults import gpu_here
 
 from tests.conftest import Program
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import DRAFTS, MOST, Deployment, Gpu, defaults
-from vpatch.plan.estimates import Estimate, added
+from vpatch.plan import GIB, Estimate, Model
+from vpatch.plan.defaults import defaults
+from vpatch.plan.deployment import DRAFTS, MOST, Deployment, Gpu, release_of
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.kv_cache import capacity
+from vpatch.plan.memory import added
 from vpatch.plan.startup_log import UNREADABLE, Start
 
 # The options that are compared, each with its type as `Deployment` declares it.
 _KINDS = {field.name: str(field.type) for field in fields(Deployment)}
-_OPTIONS = _KINDS.keys() - {"vllm", "gpu", "cuda", "environment", "extra", "desktop"}
+_OPTIONS = _KINDS.keys() - {"release", "gpu", "cuda", "environment", "extra", "desktop"}
 # What plan does not model, and what an option has where nothing is to be modeled.
 _NOT_MODELED: Mapping[str, Any] = {
     "data_parallel_size": 1,
@@ -92,12 +93,13 @@ def deployment_of(start: Start, model: Model, gpu: Gpu) -> Deployment:
         options["max_model_len"] = int(start.printed["max_model_len"])
     if "batch" in start.printed:
         options["max_num_batched_tokens"] = int(start.printed["batch"])
-    usual = defaults(model, start.vllm, gpu)
+    release = release_of(start.vllm)
+    usual = defaults(model, release, gpu)
     if options.get("max_model_len") in ("auto", -1):
         options |= {"longest": True, "max_model_len": usual["max_model_len"]}
     if wrong := [f"--{name.replace('_', '-')} {value!r}" for name, value in options.items() if not _fits(name, value)]:
         raise Failure(Problem(UNREADABLE, model.name, f"no vLLM starts with {wrong[0][:100]}"))
-    return Deployment(vllm=start.vllm, gpu=gpu, **{**usual, **options})
+    return Deployment(release=release, gpu=gpu, **{**usual, **options})
 
 
 def _fits(name: str, value: object) -> bool:
@@ -116,10 +118,10 @@ def compare(model: Model, start: Start, gpu: Gpu) -> Comparison:
     deployment = deployment_of(start, model, gpu)
     if model.weights is None or model.weights.guessed:
         raise Failure(Problem("unknown weights", model.name, "give --weights-gib, or the folder of the checkpoint"))
-    found = fit(model, model.weights, deployment)
+    found = fit(model, deployment)
     if not start.kv_cache_gib and (blocks := _blocks(start, found)):
         start = start.counting((blocks + 0.5) * max(found.layout.bytes_per_block) / GIB)
-    measured = fit(model, model.weights, replace(deployment, kv_cache_memory_bytes=int(start.kv_cache_gib * GIB)))
+    measured = fit(model, replace(deployment, kv_cache_memory_bytes=int(start.kv_cache_gib * GIB)))
     return Comparison(start, found, tuple(_numbers(start, found)), measured)
 
 
@@ -130,7 +132,7 @@ def _blocks(start: Start, found: Fit) -> int:
     tokens, sizes = int(start.printed["tokens"]), found.layout.bytes_per_block
 
     def printed(blocks: int) -> int:
-        return capacity(found.layout, found.deployment, [blocks * size for size in sizes]).printed(start.vllm)
+        return capacity(found.layout, found.deployment, [blocks * size for size in sizes]).printed
 
     blocks = bisect_left(range(found.memory.total // max(sizes)), tokens, key=printed)
     if printed(blocks) != tokens:
@@ -140,47 +142,40 @@ def _blocks(start: Start, found: Fit) -> int:
 
 
 def _numbers(start: Start, found: Fit) -> Iterator[Compared]:
+    """Compare the sizes that vLLM counted, and those that follow from them; all are estimates but the block size."""
     printed, memory = start.printed, found.memory
     items = {item.name: item for item in memory.items}
     graphs = items.get("CUDA graphs")
     counted = graphs is not None and graphs.counted
+
+    def sized(name: str, seen: float, size: Estimate) -> Compared:
+        return Compared(name, seen, size.likely / GIB, size.least / GIB, size.most / GIB)
+
     if "weights_gib" in printed:
-        yield _sized("weights", printed["weights_gib"], items["weights"].size)
+        yield sized("weights", printed["weights_gib"], items["weights"].size)
     if "estimated_graphs_gib" in printed and graphs and counted:
-        yield _sized("graphs", printed["estimated_graphs_gib"], graphs.size)
-    rest = [item for item in memory.items if item.counted and item.name not in ("weights", "CUDA graphs")]
+        yield sized("graphs", printed["estimated_graphs_gib"], graphs.size)
     if "weights_gib" in printed and start.kv_cache_gib and ("estimated_graphs_gib" in printed or not counted):
+        rest = [item for item in memory.items if item.counted and item.name not in ("weights", "CUDA graphs")]
         taken = printed["weights_gib"] + (printed["estimated_graphs_gib"] if counted else 0.0)
-        yield _sized("the rest", memory.requested / GIB - taken - start.kv_cache_gib, added(rest))
+        yield sized("the rest", memory.requested / GIB - taken - start.kv_cache_gib, added(rest))
     if start.kv_cache_gib:
-        yield _sized("KV cache", start.kv_cache_gib, memory.kv_cache)
-    yield from _layout(start, found)
-
-
-def _layout(start: Start, found: Fit) -> Iterator[Compared]:
-    """Compare what vLLM made of the memory that it had: there is nothing to estimate in it."""
-    printed = start.printed
+        yield sized("KV cache", start.kv_cache_gib, memory.kv_cache)
     if "block_size" in printed:
-        yield _exactly("block size", printed["block_size"], found.layout.block_size)
-    if not start.kv_cache_gib or start.refused or "counted_kv_cache_gib" in printed:
-        return
+        yield Compared("block size", printed["block_size"], *[found.layout.block_size] * 3)
+    if start.kv_cache_gib and not start.refused and "counted_kv_cache_gib" not in printed:
+        yield from _held(start, found)
+
+
+def _held(start: Start, found: Fit) -> Iterator[Compared]:
+    """Compare what vLLM made of the memory that it had: there is nothing to estimate in it."""
     stages = len(found.layout.bytes_per_block)
     # vLLM prints GiB with two digits.
-    least, likely, most = (
+    likely, least, most = (
         capacity(found.layout, found.deployment, [int((start.kv_cache_gib + more) * GIB)] * stages)
-        for more in (-0.005, 0.0, 0.005)
+        for more in (0.0, -0.005, 0.005)
     )
-    if "tokens" in printed:
-        tokens = [one.printed(start.vllm) for one in (likely, least, most)]
-        yield Compared("tokens", printed["tokens"], *tokens)
-    if "concurrency" in printed:
-        requests = [one.concurrency for one in (likely, least, most)]
-        yield Compared("concurrency", printed["concurrency"], *requests)
-
-
-def _sized(name: str, printed: float, size: Estimate) -> Compared:
-    return Compared(name, printed, size.likely / GIB, size.least / GIB, size.most / GIB)
-
-
-def _exactly(name: str, printed: float, planned: float) -> Compared:
-    return Compared(name, printed, planned, planned, planned)
+    for name in ("tokens", "concurrency"):
+        if name in start.printed:
+            of = "printed" if name == "tokens" else name
+            yield Compared(name, start.printed[name], *(getattr(one, of) for one in (likely, least, most)))

@@ -1,61 +1,22 @@
-"""Vision towers, chunks and Gemma 4's two shapes of heads; `test_agreement.py` compares the layouts with vLLM's."""
+"""Chunks and Gemma 4's two shapes of heads; `test_agreement.py` compares the layouts with vLLM's."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from vpatch.plan import CHUNKED, FULL, GIB, Model
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.fit import fit
 from vpatch.plan.kv_cache import layout
-from vpatch.plan.vision import profiled
 
-from benchmarks.calibrate import STARTS
 from tests.failures import problems_of
 from tests.plan.configs import named
 from tests.plan.examples import deployment, weights_of
-
-
-def started(name: str) -> Model:
-    """Return a model of which a start was published."""
-    return model_of(json.loads((STARTS / "configs" / f"{name}.json").read_text()), name, name=name)
+from tests.plan.test_memory import GEMMA_4, SMALL_GEMMA_4, started
 
 
 def read(config: dict[str, Any]) -> Model:
     return model_of(config, "config.json", name="a model")
-
-
-QWEN, GEMMA_3 = "Qwen--Qwen2.5-VL-7B-Instruct", "google--gemma-3-27b-it"
-GEMMA_4, SMALL_GEMMA_4 = "google--gemma-4-31B-it", "google--gemma-4-E4B"
-
-
-@pytest.mark.parametrize(
-    ("name", "said", "patches", "tokens"),
-    [
-        (QWEN, {"max_model_len": 128_000}, 458_752, 114_688),  # as vLLM 0.23.0 said of a start
-        (QWEN, {"max_model_len": 40_000}, 131_072, 32_768),  # a video that is no longer than a request
-        (QWEN, {"max_model_len": 1000}, 65_536, 16_384),
-        (GEMMA_3, {"max_num_batched_tokens": 8192}, 131_072, 8192),
-        (SMALL_GEMMA_4, {"max_num_batched_tokens": 16_384}, 120_960, 14_976),  # six videos, as 0.19 said of a start
-        (GEMMA_4, {"max_num_batched_tokens": 8192}, 60_480, 7488),  # three, as 0.23.0 said
-    ],
-)
-def test_what_towers_are_profiled_with(name: str, said: dict[str, Any], patches: int, tokens: int) -> None:
-    tower = started(name).tower
-
-    assert tower
-    assert profiled(tower, deployment(**said)) == (patches, tokens)
-
-
-def test_a_language_model_alone_has_no_tower() -> None:
-    model = started(QWEN)
-    said: dict[str, Any] = {"card": "A100", "max_model_len": 128_000}
-    whole, alone = (fit(model, weights_of(model), deployment(**said, language_model_only=one)) for one in (False, True))
-
-    assert alone.memory.kv_cache.likely - whole.memory.kv_cache.likely > 12 * GIB
-    assert {item.name for item in alone.memory.items} == {item.name for item in whole.memory.items}
 
 
 def test_blocks_of_two_shapes_of_heads_are_equally_large() -> None:
