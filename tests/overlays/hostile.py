@@ -30,6 +30,7 @@ from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
 from vpatch.core.verdict import Changeset, Finding, State
 from vpatch.core.workspace import Workspace
 
+from tests.engines import engine_of
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
 from tests.overlays.mutants import compiles
@@ -176,7 +177,7 @@ class Release:
     def files(self) -> list[File]:
         """The modules that pending overlays change."""
         overlays = discover()
-        engine = Engine(overlays)
+        engine = engine_of(overlays)
         workspace = Workspace(self.read, engine._cache)  # parses what the plan does, once
         made = engine.plan(self.read)
         assert not made.problems
@@ -200,7 +201,7 @@ class Release:
     @cached_property
     def contents(self) -> set[bytes]:
         """The contents of the files that the overlays read."""
-        return {data for file in Engine(discover()).files if (data := self.read(file)) is not None}
+        return {data for file in engine_of(discover()).files if (data := self.read(file)) is not None}
 
     def plan(self, file: File, text: str, companions: Mapping[str, bytes] | None = None) -> Changeset:
         """Apply a file's overlays to a mutant of it, in a tree that may have their companions."""
