@@ -1,6 +1,6 @@
 """Run the first tier: `python -m tests`. Static checks run beside pytest, which gets this command's arguments.
 
-With `CI` in the environment, as `.ci/run` sets it, it also measures coverage, of the tests that `tests.measured` names.
+With `CI` in the environment, as `.ci/run` sets it, it also measures coverage.
 """
 
 from __future__ import annotations

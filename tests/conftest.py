@@ -26,7 +26,6 @@ from vpatch.tree.write_plan import SitePackages
 from tests.budget import pytest_configure
 from tests.engines import _bounded, _shared, engine_of
 from tests.forks import output
-from tests.measured import pytest_runtest_protocol
 from tests.paths import link
 from tests.releases import tree_of
 from tests.session import (
@@ -43,7 +42,6 @@ __all__ = [
     "_shared",
     "pytest_collection_modifyitems",
     "pytest_configure",
-    "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_sessionstart",
     "pytest_terminal_summary",
