@@ -50,7 +50,6 @@ def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) ->
     assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -70,6 +69,7 @@ def test_a_vllm_before_the_farm_is_refused(
     assert f"out of reach: {place}: Python would import {place / name}, which stands before PYTHONPATH" in said
 
 
+@pytest.mark.deep
 def test_an_archive_with_a_vllm_of_its_own_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "app/vllm").mkdir(parents=True)
     for file in ("__main__.py", "vllm/__init__.py"):
@@ -81,7 +81,6 @@ def test_an_archive_with_a_vllm_of_its_own_is_refused(installed: Installed, vpat
         assert f"Python would import {tmp_path}/app.pyz/vllm/__init__.py, which stands before PYTHONPATH" in said
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("flags", [deep(""), "-s", deep("-S")])
 def test_the_interpreter_is_asked_with_the_flags_of_the_command(
     flags: str, own: Installed, child: Process, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,19 +106,20 @@ def test_the_interpreter_is_asked_with_the_flags_of_the_command(
             assert (ran.code, f"vLLM 0.20.2 in {user}\n" in ran.err) == (0, True), ran.err
 
 
+@pytest.mark.deep
 def test_a_folder_vllm_that_is_no_package_hides_nothing(installed: Installed, child: Process) -> None:
     Path("vllm").mkdir()  # the clone of its repository, for example
 
     assert child("run", "--cache", installed.cache, "--", installed.python, "-c", "").code == 0
 
 
-@pytest.mark.deep
 def test_a_cache_that_pythonpath_cannot_name_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     said = refused(vpatch, tmp_path / "a:b", "--", installed.python, "-c", "")
 
     assert f"not a folder for farms: {tmp_path}/a:b: PYTHONPATH ends a name at ':'" in said
 
 
+@pytest.mark.deep
 def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "fork/vllm").mkdir(parents=True)
     (tmp_path / "fork/vllm/__init__.py").touch()
@@ -179,7 +179,6 @@ def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vp
     assert said in ran.err
 
 
-@pytest.mark.deep
 def test_the_vllm_of_another_interpreter_than_the_commands_is_refused(
     installed: Installed, own: Installed, vpatch: Program, child: Process
 ) -> None:
@@ -190,6 +189,7 @@ def test_the_vllm_of_another_interpreter_than_the_commands_is_refused(
     assert child("run", "--cache", own.cache, *program).code == 0
 
 
+@pytest.mark.deep
 def test_a_first_line_that_sets_the_path_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "start").write_text(f"#!/usr/bin/env -S PYTHONPATH=/elsewhere {installed.python}\n")
     (tmp_path / "start").chmod(0o755)
@@ -197,7 +197,6 @@ def test_a_first_line_that_sets_the_path_is_refused(installed: Installed, vpatch
     assert "its first line sets PYTHONPATH" in refused(vpatch, installed.cache, "--", tmp_path / "start")
 
 
-@pytest.mark.deep
 @pytest.mark.deep
 def test_a_current_folder_that_was_removed_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
@@ -208,6 +207,7 @@ def test_a_current_folder_that_was_removed_is_refused(installed: Installed, vpat
     assert said == "cannot read: the current folder: no such file or directory"
 
 
+@pytest.mark.deep
 def test_entries_of_the_path_that_nobody_can_read_are_left_as_they_are(installed: Installed, child: Process) -> None:
     words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
     long = "x" * 5000

@@ -101,7 +101,6 @@ def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) ->
 
 
 @pytest.mark.deep
-@pytest.mark.deep
 def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
     """The same overlays: what the server runs is then what is installed, too. Others are other code."""
     register = "import vpatch_receipt; vpatch_receipt.register()"
@@ -118,6 +117,7 @@ def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Pr
     assert "RECORD: it has changed" in other.err
 
 
+@pytest.mark.deep
 def test_a_command_that_loses_the_farm_is_found(
     installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,6 @@ def test_a_command_that_loses_the_farm_is_found(
     assert re.match(rf"vpatch: process {program} runs vLLM and has no receipt \d+ seconds after its start: ", line)
 
 
-@pytest.mark.deep
 def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
     def path(before: str) -> list[str]:
         words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
@@ -156,6 +155,7 @@ def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child
     assert path(f"{farm}:/elsewhere") == [farm, "/elsewhere"]
 
 
+@pytest.mark.deep
 def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Process) -> None:
     code = "import os, vpatch_ray as v; h = v.hook({'env_vars': {'A': 'b'}}); "
     code += "print(os.environ['RAY_RUNTIME_ENV_HOOK'], h['env_vars'])"
@@ -166,7 +166,6 @@ def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Proces
     assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
 
 
-@pytest.mark.deep
 @pytest.mark.deep
 @pytest.mark.parametrize("umask", [0o002, deep(0o000)])
 def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
@@ -196,6 +195,7 @@ def test_files_of_the_current_folder_are_not_run(own: Installed, child: Process,
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.deep
 def test_what_apply_did_before_is_in_the_digest(own: Installed, child: Process) -> None:
     words = ("run", "--cache", own.cache, *ONE)
     code = ("--", own.python, "-c", "import os; print(os.environ['VPATCH_RUN'])")
@@ -235,7 +235,6 @@ def test_options_behind_the_command_are_its_own(installed: Installed, child: Pro
     assert ran.out == "['-c', '--with', '-q']\n"
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", deep("HOME")])
 def test_farms_are_in_the_users_cache(
     variable: str, installed: Installed, child: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +245,7 @@ def test_farms_are_in_the_users_cache(
     assert ran.out.startswith(f"{tmp_path}/{'.cache/' if variable == 'HOME' else ''}vpatch/run/")
 
 
+@pytest.mark.deep
 def test_the_command_does_not_inherit_ignored_signals(installed: Installed, child: Process) -> None:
     ran = child(
         "run",
