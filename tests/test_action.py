@@ -145,11 +145,11 @@ def test_bad_inputs(venv: Path, name: str, value: str, says: str) -> None:
     assert not (venv.parent / "hacked").exists()
 
 
-@pytest.mark.deep
 def test_inputs_reach_the_shell_by_its_environment() -> None:
     assert "${{" not in "".join(one["run"] for one in ACTION["runs"]["steps"])
 
 
+@pytest.mark.deep
 def test_variables_of_the_job_do_not_change_vpatch(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the job does not replace one of vpatch's."""
     (venv.parent / "click.py").write_text("raise SystemExit('not this one')\n")

@@ -76,7 +76,6 @@ def test_json(vpatch: Program, sick: Path) -> None:
     assert [item["id"] for item in ran.json["overlays"]] == [one.id for one in api.status(sick).overlays]
 
 
-@pytest.mark.deep
 def test_no_problem(vpatch: Program, healthy: Path, alone: Path) -> None:
     ran = vpatch("doctor", healthy)
 
@@ -87,6 +86,7 @@ def test_no_problem(vpatch: Program, healthy: Path, alone: Path) -> None:
     assert vpatch("doctor", healthy).err.splitlines()[-1] == "No problem found."
 
 
+@pytest.mark.deep
 def test_80_columns(sick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are broken between words, and go on below their beginning; commands stay whole."""
     monkeypatch.chdir(sick.parent)

@@ -21,12 +21,12 @@ def shown(vpatch: Program, command: str, tree: Path, *arguments: str) -> dict[st
     return {one["id"]: one["state"] for one in vpatch(command, tree, *arguments, "--json").json["overlays"]}
 
 
-@pytest.mark.deep
 def test_with_adds_to_the_default(vpatch: Program, tree: Path) -> None:
     assert list(shown(vpatch, "status", tree)) == DEFAULT
     assert list(shown(vpatch, "status", tree, "--with", TILES)) == sorted([*DEFAULT, TILES])
 
 
+@pytest.mark.deep
 def test_an_opt_in_overlay_is_there_once_it_is_applied(vpatch: Program, tree: Path) -> None:
     """Before, `status` left it out, `verify` listed it unasked, and `apply` did not know of it."""
     assert "receipt" not in shown(vpatch, "verify", tree)

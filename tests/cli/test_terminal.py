@@ -78,7 +78,6 @@ def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
     assert seen.count("\n") == 1
 
 
-@pytest.mark.deep
 def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
     read, write = os.pipe()
     seen = written("status", tmp_path, stdout=write)
@@ -89,6 +88,7 @@ def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
     os.close(read)
 
 
+@pytest.mark.deep
 def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     with Path(os.devnull).open("wb") as nothing:
         assert "vllm 0.20.2" in written("fetch", "0.20.2", tmp_path / "tree", stdout=nothing.fileno())

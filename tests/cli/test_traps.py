@@ -262,7 +262,6 @@ def ground(tmp_path: Path, slim: Trees, monkeypatch: pytest.MonkeyPatch) -> Grou
     return Ground(tmp_path, slim("0.20.2"))
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize(
     ("kind", "commands"), [*((kind, SOME) for kind in FIRST), *(deep(kind, COMMANDS) for kind in (*FIRST, *DEEP))]
 )
@@ -280,6 +279,7 @@ def test_no_trap_runs(vpatch: Program, ground: Ground, kind: Kind, commands: Seq
         assert ground.sprung == []
 
 
+@pytest.mark.deep
 def test_an_active_environment_lets_no_other_run(
     vpatch: Program, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from tests.hybrid import ARG_UTILS, ONLY
 from tests.wheels import wheel_of
 
 
-@pytest.mark.deep
 def uv(cache: Path, *arguments: str | Path) -> None:
     """Run uv with a cache of its own and without a package index."""
     program = Path(sys.executable).with_name("uv")
@@ -21,6 +20,7 @@ def uv(cache: Path, *arguments: str | Path) -> None:
     subprocess.run([program, *settings, *arguments], check=True)
 
 
+@pytest.mark.deep
 def test_the_cache_keeps_its_bytes(
     vpatch: Program, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

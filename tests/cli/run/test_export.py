@@ -16,7 +16,6 @@ FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
 
 
-@pytest.mark.deep
 def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     to = tmp_path / "farm"
     with untouched(own.root):
@@ -35,6 +34,7 @@ def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, 
     assert found.stdout == f"{to}/vllm/__init__.py\n"
 
 
+@pytest.mark.deep
 def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +49,6 @@ def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
     assert ran.out == f"{own.content(only=ONE[1:]).digest}\n"
 
 
-@pytest.mark.deep
 def test_by_default_it_is_the_vllm_of_this_environment(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +59,7 @@ def test_by_default_it_is_the_vllm_of_this_environment(
     assert f"vLLM 0.20.2 in {own.root}\nExported with 1 overlay: turboquant-skip-list (" in ran.err
 
 
+@pytest.mark.deep
 def test_a_farm_on_pythonpath_is_not_taken_for_the_vllm(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
