@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 IMAGES = re.compile("tests/image/(?!cuda/)")
 LONG = (
-    "tests/image/|tests/docs/test_recipes|tests/.*_in_browser"
-    "|tests/overlays/test_(hostile|mutants|ct_fp8_lm_head_(cpu|upstream))",
-    "tests/overlays/test_(.*_cpu|pairs|probes)|tests/cli/test_releases|tests/matrix/test_command"
+    "tests/image/|tests/docs/test_recipes|tests/.*_in_browser|tests/overlays/test_(mutants|ct_fp8_lm_head_cpu)",
+    "tests/overlays/test_(.*_cpu|orders|probes)|tests/cli/test_releases|tests/matrix/test_command"
     "|tests/plan/test_agreement|tests/tree/test_(faults|half_way|checkout)",
 )
 """What takes longest, and comes first, so that no worker begins it when the others are done.
