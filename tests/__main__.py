@@ -43,6 +43,7 @@ def failure(check: Sequence[str]) -> str:
 
 def main(*arguments: str) -> int:
     """Run everything; return 0 if all of it succeeded."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of many processes would compile the same modules
     with ThreadPoolExecutor(max_workers=1) as pool:  # one check at a time: pytest uses all cores
         failures = pool.map(failure, CHECKS.values())
         sys.stdout.write(f"static checks run beside the tests, and are reported last: {', '.join(CHECKS)}\n")
