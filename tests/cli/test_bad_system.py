@@ -152,7 +152,7 @@ def test_another_vpatch_at_work(vpatch: Program, tree: Path, monkeypatch: pytest
 
     says = f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
     with unchanged(tree), lock(locate(tree)):
-        monkeypatch.setattr("vpatch.tree.guard.time", fast)
+        monkeypatch.setattr("vpatch.locking.time", fast)
         assert vpatch(command, "-q", tree, *ONLY) == Ran(1, "", says)
     assert vpatch(command, tree, *ONLY).code == 0
 

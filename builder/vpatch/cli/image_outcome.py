@@ -74,7 +74,7 @@ def of_failure(order: Order, failure: Failure, *, registry: bool) -> str:
 
 
 def of_all(orders: Sequence[Order], wrong: Sequence[bool], *, registry: bool) -> str:
-    """Return the outcome of several builds; `wrong` are those that failed."""
+    """Return the outcome of several builds, of which `wrong` failed."""
     lost = [order for order, failing in zip(orders, wrong, strict=True) if failing]
     if not lost:
         return f"Built {counted(len(orders), 'image')}."

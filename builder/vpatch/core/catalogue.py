@@ -184,7 +184,7 @@ class Selection:
         return tuple(known[name] for name in sorted({*default, *self.named}))
 
     def in_tree(self, installed: tuple[Catalogued, ...], read: Callable[[str], bytes | None]) -> tuple[Catalogued, ...]:
-        """Return the selected overlays; if the user gave no `only`, those that have a mark in the tree are among them.
+        """Return the selected overlays; without `only` from the user, also each that has a mark in the tree.
 
         Raises:
             UnknownName: an id is not installed.

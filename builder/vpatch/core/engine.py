@@ -91,7 +91,7 @@ class Engine:
         raise RuntimeError("\n".join(map(str, broken)))
 
     def fitting(self, read: Read, before: Iterable[Verdict], without: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the ids of pending overlays that can be applied if those that cannot are left out.
+        """Return the ids of pending overlays that can be applied if the others are left out.
 
         Args:
             read: reads the tree.

@@ -79,7 +79,7 @@ def _held(model: Model, deployment: Deployment) -> int:
 
 
 def _cached(model: Model, deployment: Deployment, tokens: int) -> int:
-    """Bytes that latent attention takes for the keys and values of so many cached tokens, and a batch's queries."""
+    """Bytes that latent attention takes for the keys and values of a number of cached tokens, and a batch's queries."""
     latent, heads = model.attention.latent, model.attention.shard(deployment.tensor_parallel_size).heads
     assert latent  # noqa: S101 - for mypy
     queries = deployment.max_num_batched_tokens * (latent.nope + latent.rope)

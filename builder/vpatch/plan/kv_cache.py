@@ -267,6 +267,6 @@ def blocks_for(layout: Layout, tokens: int) -> int:
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
-    """Return the length in tokens of the longest request that vLLM admits with so many blocks; 0 if none."""
+    """Return the length in tokens of the longest request that vLLM admits with a number of blocks; 0 if none."""
     free = blocks - deployment.release.keeps_null_block
     return bisect_right(range(1, _LONGEST), free, key=lambda tokens: blocks_for(layout, tokens))

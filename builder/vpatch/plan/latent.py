@@ -65,7 +65,7 @@ def aligned(latent: Latent, deployment: Deployment, size: int, row: int) -> int:
 
 
 def context(deployment: Deployment, block: int) -> int:
-    """Return how many cached tokens of prompts that go on have keys and values at once, with a block of so many.
+    """Return how many cached tokens of prompts that go on have keys and values at once, by the size of a block.
 
     Source: `MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size`.
     """

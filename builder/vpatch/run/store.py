@@ -158,7 +158,7 @@ def _make(content: Content, farm: Path, python: Path) -> None:
 
 
 def _making(store: Path) -> AbstractContextManager[None]:
-    return naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache")
+    return naming("cannot make the farm", str(store), "name a folder that can be written to with --cache")
 
 
 def fill(content: Content, farm: Path, without: str = "") -> None:

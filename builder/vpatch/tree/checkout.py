@@ -245,7 +245,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _as_in(now: bytes, stored: bytes) -> bytes:
-    """Return what git stores with the line endings of the file as it is now: vpatch keeps them in what it writes.
+    """Return what git stores, with the line endings that the file has now: vpatch keeps them in what it writes.
 
     Attributes and settings say which it had, but a file that a user converted counts as unchanged there, too.
     """

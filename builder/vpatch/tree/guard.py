@@ -53,7 +53,7 @@ def locked(path: Path, tree: Path, shared: str, flags: int, patience: float = 30
         held.callback(os.close, folder)
         _take(folder, path, tree, patience)
         if kind := is_remote(folder):
-            with naming("cannot lock", str(path / shared), f"; on this file system ({kind}) it keeps other hosts away"):
+            with naming("cannot lock", str(path / shared), f"on this file system ({kind}) it keeps other hosts away"):
                 file = os.open(shared, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
             held.callback(os.close, file)
             _take(file, path / shared, tree, patience)

@@ -47,7 +47,7 @@ class ReplaceStatements(CodeEdit):
     new: str
 
     def _runs(self, source: Source, overlay: str) -> tuple[list[Run], list[Run], list[Run]]:
-        """Return the runs that are `old`, those that are `new`, and the marked ones of these."""
+        """Return the runs that are `old`, the runs that are `new`, and which of the latter are marked."""
         owners = self._owners(source)
         old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
         ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
