@@ -22,6 +22,7 @@ from vpatch.run.launch import prepare
 from vpatch.run.memo import opened, unchanged
 
 from tests.engines import engine_of
+from tests.paths import ROOT
 from tests.run.conftest import FILE, Installed
 
 ONE = ("turboquant-skip-list",)  # planned quickly
@@ -184,7 +185,8 @@ SAME = {
 
 @pytest.mark.parametrize("what", [*CHANGES, *SAME])
 def test_what_was_opened_for_overlays_is_compared(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever an overlay's package is made of, and reads."""
+    """Whatever an overlay's package is made of, and reads; other tests write to the folder of the repository."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in {"", str(ROOT)}])
     for place in ("path", "before"):
         (tmp_path / place).mkdir()
         monkeypatch.syspath_prepend(tmp_path / place)
