@@ -38,6 +38,7 @@ def says(venv: Path, code: str) -> Path:
     return venv
 
 
+@pytest.mark.deep
 def test_without_torch_only_a_probe_that_imports_nothing_decides(diagnose: Diagnose, stock: Path) -> None:
     found = diagnose(says(stock, "import torch\n"), "--run", name="probe")
 

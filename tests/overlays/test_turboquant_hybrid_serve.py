@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from vpatch_overlays.probes import turboquant_hybrid_serve as probe
 
+pytestmark = pytest.mark.deep
+
 # A stand-in for vLLM: it answers with as many tokens as requested, except for the fault that `$FAULT` selects.
 SERVER = """
 import json, os, signal, subprocess, sys
