@@ -41,7 +41,7 @@ OPERATORS = re.compile(
 
 BESIDE = {
     "guest": ("tests/overlays/test_receipt.py", "tests/tree"),
-    "net": ("tests/release", "tests/image/registry/test_faults.py"),
+    "net": ("tests/release", "tests/image/registry/test_push.py", "tests/image/registry/test_bad_input.py"),
     "processes": ("tests/test_servers.py",),
 }
 """More tests of rooms: they have no folder in `tests/`, or their users show what they do."""

@@ -226,6 +226,7 @@ def test_results_are_written_as_they_come(
     assert "100.0 µs, 9.00 x vLLM's kernel, - x flash attention" in capsys.readouterr().err
 
 
+@pytest.mark.deep
 def test_workers_return_results_until_the_deadline() -> None:
     with Workers(2) as workers:
         assert list(workers.run(math.sqrt, [4.0], Clock(-1))) == [(4.0, None)]

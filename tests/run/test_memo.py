@@ -186,6 +186,7 @@ SAME = {
 @pytest.mark.parametrize("what", [*CHANGES, *SAME])
 def test_what_was_opened_for_overlays_is_compared(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever an overlay's package is made of, and reads; other tests write to the folder of the repository."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in {"", str(ROOT)}])
     for place in ("path", "before"):
         (tmp_path / place).mkdir()

@@ -160,7 +160,8 @@ def _read(arguments: tuple[object, ...]) -> str:
     if written or not isinstance(path, str | bytes | os.PathLike | None):
         return ""
     name = os.path.abspath(os.fsdecode(path or "."))  # noqa: PTH100 - links stay
-    return "" if name.startswith(_SYSTEM) else _source(name)
+    # `pkgutil` lists each folder below a package, also the one that Python writes bytecode to.
+    return "" if name.startswith(_SYSTEM) or name.endswith(f"/{BYTECODE}") else _source(name)
 
 
 def _source(path: str) -> str:
