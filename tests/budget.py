@@ -32,16 +32,16 @@ MODULES = "vllm/v1/attention/**/*.py"
 
 @dataclass(frozen=True)
 class Limits:
-    """How many parses the tests may cost: all together with what starts them, and those of one file."""
+    """How many parses the tests may cost: all together with what starts them, and one test."""
 
     whole: float
-    file: float  # of tests
+    test: float
 
 
-LIMITS = Limits(whole=185, file=8)
-TRACED = Limits(whole=290, file=14)
+LIMITS = Limits(whole=185, test=6)
+TRACED = Limits(whole=290, test=7.5)
 """The limits where coverage is measured, which traces each call."""
-DEEP = Limits(whole=math.inf, file=math.inf)
+DEEP = Limits(whole=math.inf, test=math.inf)
 """The deep tier has none of these; what it costs is printed."""
 
 
@@ -63,19 +63,29 @@ def parse_seconds() -> float:
 
 
 def summary(
-    files: Mapping[str, float], whole: float, unit: float, limits: Limits
+    tests: Mapping[str, float], whole: float, unit: float, limits: Limits
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the lines on what the tests cost, and those on what is above a limit; all times are CPU seconds."""
+    """Return the lines on what the tests cost, and those on what is above a limit.
+
+    Args:
+        tests: CPU seconds by the node of a test, and of `LAST`.
+        whole: CPU seconds of all, with what starts them.
+        unit: CPU seconds of a parse.
+        limits: what they may cost.
+    """
+    files: dict[str, float] = defaultdict(float)
+    for test, seconds in tests.items():
+        files[test.partition("::")[0]] += seconds
     dearest = Counter(files).most_common(DEAREST)
     lines = [
         f"budget: {whole / unit:.0f} of {limits.whole} parses, {whole:.0f} s of CPU at {unit:.1f} s a parse; "
-        f"the {len(dearest)} dearest files, each within {limits.file}:",
+        f"the {len(dearest)} dearest files, of tests within {limits.test} each:",
         *(f"  {seconds / unit:5.1f}  {seconds:5.1f} s  {file}" for file, seconds in dearest),
     ]
     above = [
-        f"{file} costs {seconds / unit:.1f} parses, above {limits.file}"
-        for file, seconds in dearest
-        if file != LAST and seconds / unit > limits.file
+        f"{test} costs {seconds / unit:.1f} parses, above {limits.test}"
+        for test, seconds in tests.items()
+        if test != LAST and seconds / unit > limits.test
     ]
     if whole / unit > limits.whole:
         above.append(f"the first tier costs {whole / unit:.0f} parses, above {limits.whole}")
@@ -84,11 +94,11 @@ def summary(
 
 @dataclass
 class Meter:
-    """A plugin of pytest: counts CPU seconds by file of tests, with those of the processes that a test waited for."""
+    """A plugin of pytest: counts CPU seconds by test, with those of the processes that it waited for."""
 
     limits: Limits
     fails: bool
-    files: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tests: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lines: Sequence[str] = ()
     above: Sequence[str] = ()
 
@@ -99,25 +109,24 @@ class Meter:
         try:
             return (yield)
         finally:
-            file = item.nodeid.partition("::")[0] if nextitem else LAST
-            self.files[file] += sum(os.times()[:4]) - before
+            self.tests[item.nodeid if nextitem else LAST] += sum(os.times()[:4]) - before
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
         """Take over what a worker counted."""
-        for file, seconds in getattr(node, "workeroutput", {}).get("cpu", {}).items():
-            self.files[file] += seconds
+        for test, seconds in getattr(node, "workeroutput", {}).get("cpu", {}).items():
+            self.tests[test] += seconds
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
         """Hand over what this worker counted; in the process that started the workers, judge it after their end."""
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu"] = dict(self.files)
+            session.config.workeroutput["cpu"] = dict(self.tests)
             return (yield)
         result = yield
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         whole = sum(usage.ru_utime + usage.ru_stime for usage in used)
-        self.lines, self.above = summary(self.files, whole, parse_seconds(), self.limits)
+        self.lines, self.above = summary(self.tests, whole, parse_seconds(), self.limits)
         if self.above and self.fails and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.budget import Limits, summary
+from tests.budget import LAST, Limits, summary
 from tests.paths import ROOT
 from tests.tiers import deep
 
@@ -17,7 +17,7 @@ CONFTEST = """
 from tests import budget
 from tests.budget import pytest_configure
 budget.MODULES = "vllm/v1/core/sched/utils.py"
-budget.LIMITS = budget.Limits(whole=1000, file=0.01)
+budget.LIMITS = budget.Limits(whole=1000, test=0.01)
 """
 TESTS = """
 import time
@@ -33,19 +33,20 @@ def test_last():
 
 
 @pytest.mark.parametrize(
-    ("files", "whole", "above"),
+    ("tests", "whole", "above"),
     [
-        ({"a.py": 9.0, "b.py": 1.0}, 20.0, []),
-        ({"a.py": 11.0, "b.py": 10.5}, 22.0, ["a.py costs 5.5 parses, above 5", "b.py costs 5.2 parses, above 5"]),
-        ({"a.py": 9.0}, 42.0, ["the first tier costs 21 parses, above 20"]),
+        ({"a.py::one": 9.0, "a.py::two": 9.0, LAST: 99.0}, 20.0, []),
+        ({"a.py::one": 11.0, "a.py::two": 10.5}, 22.0, ["a.py::one costs 5.5", "a.py::two costs 5.2"]),
+        ({"a.py::one": 0.1 + 30}, 35.0, ["a.py::one costs 15.1"]),
+        ({"a.py::one": 9.0}, 42.0, ["the first tier costs 21"]),
     ],
 )
-def test_what_is_above_a_limit(files: dict[str, float], whole: float, above: list[str]) -> None:
-    lines, found = summary(files, whole, 2.0, Limits(whole=20, file=5))
+def test_what_is_above_a_limit(tests: dict[str, float], whole: float, above: list[str]) -> None:
+    lines, found = summary(tests, whole, 2.0, Limits(whole=20, test=5))
 
-    assert found == above
+    assert [line.partition(" parses, above ")[0] for line in found] == above
     assert lines[0].startswith(f"budget: {whole / 2:.0f} of 20 parses, {whole:.0f} s of CPU at 2.0 s a parse; ")
-    assert len(lines) == 1 + len(files)
+    assert f"{sum(cost for test, cost in tests.items() if test != LAST):5.1f} s  a.py" in "".join(lines)
 
 
 @pytest.mark.parametrize(("environment", "code"), [({"CI": "true"}, 1), deep({}, 0)])
@@ -66,4 +67,4 @@ def test_a_run_above_the_budget_fails_in_ci(environment: dict[str, str], code: i
 
     assert ran.returncode == code, ran.stdout + ran.stderr
     assert " s  suite/test_one.py\n" in ran.stdout
-    assert "over budget: suite/test_one.py costs" in ran.stdout
+    assert "over budget: suite/test_one.py::test_one costs" in ran.stdout

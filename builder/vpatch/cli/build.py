@@ -113,8 +113,8 @@ def build_command(
         remark(reports[-1], as_object=not for_people())
     problems = [problem for report in reports for problem in report.problems]
     wrong = [bool(report.exit_code) for report in reports]
-    told = outcome.of_all(orders, wrong, registry=registry)
-    return BuildsReport(builds=reports, problems=problems, failed=any(wrong), outcome=told)
+    summary = outcome.of_all(orders, wrong, registry=registry)
+    return BuildsReport(builds=reports, problems=problems, failed=any(wrong), outcome=summary)
 
 
 def _refuse(message: str, wrong: object) -> None:

@@ -83,15 +83,15 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     source = "registry" if remote else "engine"
     about: dict[str, Any] = {"image": image, "found": found, "source": source, "claim": claim, "now": now}
     about |= {"verbose": verbose, "problems": [*_problems(claim, now)]}
-    told = outcome.of_inspect(image, claim, now)
+    summary = outcome.of_inspect(image, claim, now)
     if sbom:
         document = _bill(found, claim, now)
-        return SbomReport(**about, document="" if now.lost else document, outcome=told if now.lost else "")
+        return SbomReport(**about, document="" if now.lost else document, outcome=summary if now.lost else "")
     if now.whole:
         introduce(image, claim.vllm, claim.vpatch)
     else:
         frame(f"{outcome.short(image)} was built on a vLLM {claim.vllm} that vpatch {claim.vpatch} patched")
-    return InspectReport(**about, outcome=told)
+    return InspectReport(**about, outcome=summary)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,8 +108,8 @@ class Failed(Report):
 def as_object(command: str, report: Report) -> dict[str, Any]:
     """Return the JSON object of the contract, schema 1."""
     common = {"schema": 1, "command": command, "tree": None, "vllm": None, "overlays": [], "changed": []}
-    told = {"problems": [problem.as_json() for problem in report.problems], "notes": list(report.notes)}
-    return {**common, **told, **report.fields()}
+    remarks = {"problems": [problem.as_json() for problem in report.problems], "notes": list(report.notes)}
+    return {**common, **remarks, **report.fields()}
 
 
 def show(report: Report, command: str = "") -> int:

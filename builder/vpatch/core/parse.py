@@ -163,6 +163,8 @@ class Parsed:
             raise Lost(f"not readable as text: {error}") from error
         except RecursionError as error:
             raise Lost("not valid Python: nested too deeply") from error
+        if not elided and _PLACEHOLDER.search(rest.decode("latin-1")):
+            raise Lost("has a string that vpatch takes for its own placeholder, and would count as other statements")
         if lossy:
             raise Lost("has whitespace, such as a form feed before a statement, that an edit would lose")
         return Source(self.file, module, elided)

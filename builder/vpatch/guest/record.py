@@ -58,7 +58,7 @@ class Record:
     rows: tuple[Row, ...]
 
     def row(self, path: str) -> Row | None:
-        """Return the first row of `path`; None if there is none."""
+        """Return the first row of `path`, None without one."""
         return self._by_path.get(path)
 
     @cached_property

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from vpatch import foreign
 from vpatch.errors import Failure, Problem
 from vpatch.foreign import opened_regular, read_regular
+from vpatch.wrapping import shortened
 
 T = TypeVar("T")
 Read = Callable[[int, int], bytes]  # from an offset, so many bytes; fewer where the file ends
@@ -187,13 +188,13 @@ def _span(header: Fields, name: str) -> tuple[int, int]:
     match header.data[name]:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if 0 <= start <= end:
             if not all(type(one) is int and one >= 0 for one in shape):
-                header.wrong(_short(name), "has a shape that no tensor has")
+                header.wrong(shortened(name, 100), "has a shape that no tensor has")
             elif dtype in _BITS:  # another one is new, and its offsets are all that is known
                 count = functools.reduce(lambda product, one: min(product * one, LARGEST), shape, 1)
                 if end - start != (size := -(-count * _BITS[dtype] // 8)):
-                    header.wrong(_short(name), f"takes {end - start} bytes, {dtype} of its shape takes {size}")
+                    header.wrong(shortened(name, 100), f"takes {end - start} bytes, {dtype} of its shape takes {size}")
             return start, end
-    header.wrong(_short(name), "does not have a dtype, a shape and two offsets in order")
+    header.wrong(shortened(name, 100), "does not have a dtype, a shape and two offsets in order")
     return 0, 0
 
 
@@ -202,17 +203,15 @@ def _check_gaps(header: Fields, spans: Mapping[str, tuple[int, int]], size: int)
     last = 0
     for name, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
         if start != last:
-            header.wrong(_short(name), f"begins at {start}, {'inside' if start < last else 'after'} the end at {last}")
+            header.wrong(
+                shortened(name, 100), f"begins at {start}, {'inside' if start < last else 'after'} the end at {last}"
+            )
         last = max(last, end)
     if last > size:
         cause = f"the file is cut short: {size:,} of {last:,} bytes"
         header.problems.insert(0, Problem(WRONG_HEADER, header.where, cause))
     elif last < size and not header.problems:
         header.problems.append(Problem(WRONG_HEADER, header.where, f"{size - last:,} bytes belong to no tensor"))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 100 else f"{name[:97]}..."
 
 
 def cache_home() -> Path:

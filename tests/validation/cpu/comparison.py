@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.releases import tree_of
-from tests.tiers import deep
 from tests.validation.cpu.environment import interpreter, probe
 from tests.validation.cpu.trees import patched_tree
-
-if TYPE_CHECKING:
-    from _pytest.mark.structures import ParameterSet
 
 
 class Comparison(NamedTuple):
@@ -45,8 +41,3 @@ def each(values: Iterable[Any]) -> Any:
         return request.param
 
     return value
-
-
-def one_first(first: str, releases: Iterable[str]) -> list[str | ParameterSet]:
-    """Return releases as test parameters; all but `first` are of the deep tier."""
-    return [first, *(deep(one) for one in releases if one != first)]
