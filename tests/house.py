@@ -68,7 +68,7 @@ def _beginnings(repeated: Iterator[Sequence[tuple[Path, int]]]) -> Iterator[tupl
 
 
 def main(*folders: str) -> None:
-    """Print a row for each folder, and below it what its reader would look at first."""
+    """Print a row for each folder."""
     for folder in folders or ("builder", "patches", "tests", "benchmarks"):
         texts = sources(ROOT / folder)
         lines = {path: text.count("\n") for path, text in texts.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import textwrap
 from html import escape
-from pathlib import Path
 
 from tests.paths import ROOT
 from tests.test_imports import LEVELS, TOOL
@@ -54,10 +53,5 @@ def _box(room: str, lines: list[str], x: int, y: int, width: int, height: int) -
     return [f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>', name, *text]
 
 
-def main(to: Path = PICTURE) -> None:
-    """Write the drawing."""
-    to.write_text(picture())
-
-
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(picture())

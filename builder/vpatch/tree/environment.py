@@ -53,7 +53,7 @@ class Located:
         """Return the same for a command that has to import: then the interpreter of the user's environment may run."""
         if self.environment is None or self.environment.may_run:
             return self
-        from vpatch.tree.belonging import why_foreign
+        from vpatch.tree.own_environment import why_foreign
 
         if why := why_foreign(self.environment.folder, self.environment.python):
             return replace(self, refusal=why)
