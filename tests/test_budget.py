@@ -45,7 +45,7 @@ def test_what_is_above_a_limit(tests: dict[str, float], whole: float, above: lis
     lines, found = summary(tests, whole, 2.0, Limits(whole=20, test=5))
 
     assert [line.partition(" parses, above ")[0] for line in found] == above
-    assert lines[0].startswith(f"budget: {whole / 2:.0f} of 20 parses, {whole:.0f} s of CPU at 2.0 s a parse; ")
+    assert lines[0].startswith(f"budget: {whole / 2:.0f} of 20 parses, {whole:.0f} s of CPU at 2.00 s a parse; ")
     assert f"{sum(cost for test, cost in tests.items() if test != LAST):5.1f} s  a.py" in "".join(lines)
 
 
