@@ -16,10 +16,11 @@ from packaging.version import Version
 
 from vpatch.core.listing import among, is_folder, pack, unpack
 from vpatch.errors import Failure, Problem, naming
+from vpatch.guest.record import Record, parse
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
 from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
-from vpatch.release.wheel import Sums, is_record, open_wheel, read_members, sums_in
+from vpatch.release.wheel import is_record, open_wheel, read_members
 
 if TYPE_CHECKING:
     from requests import Session
@@ -60,7 +61,7 @@ class Release:
         note = cache.note(WHEELS, digest, damaged("RECORD"))
         record = cache.get(note["record"], damaged("RECORD")) if note else None
         folders: Folders = dict(note.get("folders", {})) if note and record is not None else {}
-        held, missing = ({}, files) if record is None else _held(cache, files, sums_in(record), folders, damaged)
+        held, missing = ({}, files) if record is None else _held(cache, files, parse(record), folders, damaged)
         if note and record is not None and not missing:
             return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
@@ -84,17 +85,19 @@ class Release:
 
 
 def _held(
-    cache: Cache, files: Collection[str], sums: Sums, folders: Folders, damaged: Callable[[str], Damaged]
+    cache: Cache, files: Collection[str], record: Record, folders: Folders, damaged: Callable[[str], Damaged]
 ) -> tuple[dict[str, bytes], set[str]]:
     """Return those of these files and listings that the cache has, and the names of those that it lacks."""
     held = {name: pack(names) for name in files if (names := folders.get(name)) is not None}
-    for name in sorted({*files} & sums.keys()):
-        key = _hexadecimal(sums[name][0])
+    rows = {name: row for name in files if (row := record.row(name))}
+    for name in sorted(rows):
+        _, hash_, size = rows[name].fields
+        key = _hexadecimal(hash_)
         data = cache.get(key, damaged(name)) if key else None
-        if data is not None and str(len(data)) == sums[name][1]:
+        if data is not None and str(len(data)) == size:
             held[name] = data
     unknown = {name for name in files if is_folder(name)} - folders.keys()
-    return held, ({*files} & sums.keys() - held.keys()) | unknown
+    return held, (rows.keys() - held.keys()) | unknown
 
 
 def _hexadecimal(hash_: str) -> str | None:
@@ -147,7 +150,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
         found = {member.name: member.data for member in read_members(file, chosen)}
         (path,) = filter(is_record, found)
         record = found.pop(path)
-        listed = sums_in(record).keys()
+        listed = {row.path for row in parse(record).rows}
         unlisted = sorted(name for name in names - listed if name.endswith(".py"))
         absent = sorted((listed & {*wanted}) - names)
         if unlisted or absent:
