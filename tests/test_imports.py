@@ -22,11 +22,11 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
-    ("cache", "epoch", "installation", "manifest", "processes"),
+    ("cache", "epoch", "gpu", "installation", "manifest", "processes", "script"),
     ("core", "net"),
     ("tree", "release"),
-    ("api", "image"),
-    ("matrix", "plan", "testing", "doctor", "run"),
+    ("api",),
+    ("image", "matrix", "plan", "testing", "doctor", "run"),
     ("cli", "vpatch"),
     ("__main__",),
 )
@@ -75,7 +75,7 @@ EXTRAS = {
     "oras": {"image.registry"},
     "cyclonedx": {"image.sbom"},
     "packageurl": {"image.sbom"},
-    "elftools": {"image.fatbin", "image.architectures"},
+    "elftools": {"gpu.fatbin", "image.architectures"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.models"},

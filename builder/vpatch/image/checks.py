@@ -13,8 +13,8 @@ from vpatch.foreign import parse_json
 from vpatch.guest.check import check_tree
 from vpatch.image.filesystem import Files
 from vpatch.image.patch import Provenance
-from vpatch.image.script import ending, last_line
 from vpatch.image.watch import Phase
+from vpatch.script import ending, last_line
 from vpatch.tree.bytecode import refusal
 
 if TYPE_CHECKING:
