@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -239,6 +240,13 @@ def test_overlays_import_public_names_only(name: str) -> None:
     used = [i for i in used if not i.startswith("vpatch_overlays._")]  # code that overlays share
     assert [i for i in used if i.partition(".")[0] not in {"vpatch", *sys.stdlib_module_names}] == []
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    nodes = (node for path in OURS.values() for node in ast.walk(parsed(path)))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_public_names_exist() -> None:

@@ -25,7 +25,7 @@ from vpatch.image.registry.image import Manifest, RemoteImage
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.repository import Descriptor, Repository
-from vpatch.image.registry.tar import LayerView, Usage, read_layer
+from vpatch.image.registry.tar import LayerView, Spent, read_layer
 from vpatch.image.search import find_vllm
 
 from tests.image.registry.images import tar
@@ -53,7 +53,7 @@ def config_of(env: Mapping[str, str], workdir: str = "", **more: Any) -> Mapping
 
 
 def view_of(layer: bytes) -> LayerView:
-    return read_layer(iter([layer]), is_wanted, Usage())[0]
+    return read_layer(iter([layer]), is_wanted, Spent())[0]
 
 
 def files_of(views: Sequence[LayerView], config: Mapping[str, Any]) -> LayeredFiles:

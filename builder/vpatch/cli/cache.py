@@ -11,7 +11,7 @@ from packaging.utils import parse_wheel_filename
 
 from vpatch.cache import folder
 from vpatch.cli.options import examples, reported
-from vpatch.cli.output import Listing, Report
+from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import counted, listed
 from vpatch.errors import Problem
 from vpatch.matrix.cache import WHEELS, Cache, Usage
@@ -58,7 +58,7 @@ def cache_command(*, clear: bool) -> Report:
         ],
         "removed": {"files": removed.files, "bytes": removed.bytes, "farms": len(gone)},
     }
-    return Listing(object=fields, lines=lines, problems=list(_kept(done, store)) if clear else [])
+    return TextReport(object=fields, lines=lines, problems=list(_kept(done, store)) if clear else [])
 
 
 def _kept(done: Cleared, store: Path) -> Iterator[Problem]:

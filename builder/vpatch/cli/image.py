@@ -12,7 +12,7 @@ import click
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
 from vpatch.cli.options import examples, reported, unwinding, verbose_option
-from vpatch.cli.output import Failed, Listing, Report, fitted, frame
+from vpatch.cli.output import Failed, Report, TextReport, fitted, frame
 from vpatch.cli.verdicts import Line, Row, table
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
@@ -55,7 +55,7 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
         return Failed(problems=failure.problems, outcome=f"Not tested.{without}")
     fields = {"image": {"ref": image, "digest": found.digest or found.id}, "tests": [asdict(test) for test in ran]}
     lines = [*outcome.test_lines(ran, verbose=verbose, everything=True)]
-    return Listing(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
+    return TextReport(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
 
 
 @click.command("inspect", epilog=examples("inspect me/vllm:v0.20.2", "inspect --json me/vllm:v0.20.2 | jq .image"))
@@ -259,5 +259,5 @@ def tag_command(image: str, names: tuple[str, ...], **_options: bool) -> Report:
     except Failure as failure:
         rest = names[len(done) :]
         again = f"{listed(rest)} is not set. To try again: {command('tag', image, *rest)}."
-        return Listing(object={"changed": done, **about}, problems=failure.problems, outcome=again)
-    return Listing(object={"changed": done, **about}, outcome=outcome.of_tag(image, names))
+        return TextReport(object={"changed": done, **about}, problems=failure.problems, outcome=again)
+    return TextReport(object={"changed": done, **about}, outcome=outcome.of_tag(image, names))

@@ -66,7 +66,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing(Report):
+class TextReport(Report):
     """A report of lines for people, and of fields for scripts that hold the same; `whole` lines are never broken."""
 
     object: Mapping[str, Any] = field(default_factory=dict)

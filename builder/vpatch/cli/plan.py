@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, reported
-from vpatch.cli.output import Grid, Listing, Report, on_terminal, tell
+from vpatch.cli.output import Grid, Report, TextReport, on_terminal, tell
 from vpatch.cli.plan_log import logged, read_start
 from vpatch.cli.verdicts import Line
 from vpatch.core.catalogue import discover
@@ -30,7 +30,7 @@ from vpatch.plan.deployment import DRAFTS, MOST, NEWEST, Deployment, Gpu, releas
 from vpatch.plan.models import load
 from vpatch.plan.rendering import as_object, lines, page, title
 from vpatch.plan.startup_log import Start
-from vpatch.plan.verdict import FITTING, CannotKnow, Plan, Verdict, plan
+from vpatch.plan.verdict import FITTING, CannotKnow, Plan, PlanVerdict, plan
 from vpatch.tree.environment import current
 
 COUNT = click.IntRange(1, MOST)
@@ -196,10 +196,10 @@ def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Sta
 
 
 def _unknown(failure: CannotKnow) -> Report:
-    verdict = Verdict.CANNOT_KNOW
+    verdict = PlanVerdict.CANNOT_KNOW
     about = {"verdict": verdict.value, "vllm": str(failure.deployment.vllm), "gpu": failure.deployment.gpu.name}
     shown = title(verdict, failure.model, failure.deployment)
-    return Listing(object=about, lines=[shown], whole=True, problems=failure.problems)
+    return TextReport(object=about, lines=[shown], whole=True, problems=failure.problems)
 
 
 def _report(planned: Plan, found: Sequence[Caution], *, force: bool, verbose: bool) -> Report:
@@ -211,7 +211,7 @@ def _report(planned: Plan, found: Sequence[Caution], *, force: bool, verbose: bo
     else:
         shown = lines(planned, written, verbose=verbose)
     fields = as_object(planned, found, written)
-    return Listing(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=warnings)
+    return TextReport(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=warnings)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from vpatch.cli.output import Listing
+from vpatch.cli.output import TextReport
 from vpatch.plan import Model
 from vpatch.plan.deployment import Deployment, Gpu
 from vpatch.plan.log_comparison import Compared, Comparison, compare
@@ -31,13 +31,13 @@ def read_start(file: Path, vllm: str) -> Start:
     return start_of(given.decode("utf-8", "replace").splitlines(), "standard input", vllm)
 
 
-def logged(start: Start, model: Model, gpu: Gpu) -> Listing:
+def logged(start: Start, model: Model, gpu: Gpu) -> TextReport:
     """Return the comparison of a log with the plan; raise `Failure` if there is no such plan."""
     found = compare(model, start, gpu)
     record = recorded(start, model, found.fit.deployment)
     numbers = [{**asdict(one), "error": round(one.error, 4), "within": one.within} for one in found.numbers]
     about = {"numbers": numbers, "record": record, "verdict": "refused" if start.refused else "started"}
-    return Listing(object=about, lines=[*_lines(found, model), json.dumps(record)], whole=True)
+    return TextReport(object=about, lines=[*_lines(found, model), json.dumps(record)], whole=True)
 
 
 def recorded(start: Start, model: Model, deployment: Deployment) -> dict[str, Any]:

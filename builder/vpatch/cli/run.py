@@ -14,7 +14,7 @@ import click
 
 from vpatch.cache import folder
 from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
-from vpatch.cli.output import Failed, Listing, frame, show
+from vpatch.cli.output import Failed, TextReport, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, cause, shell
@@ -104,7 +104,7 @@ def _exported(to: Path, selection: Selection, python: Path | None, expected: str
         return show(Failed.of(failure, outcome="Nothing was exported."))
     _tell("Exported", tree, content)
     outcome = f"Set PYTHONPATH={to.resolve()} and {DIGEST}={content.digest[:12]}, and mount the folder read-only."
-    return show(Listing(lines=[content.digest], outcome=outcome))
+    return show(TextReport(lines=[content.digest], outcome=outcome))
 
 
 def _with_vllm() -> Path:

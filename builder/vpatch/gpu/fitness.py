@@ -85,7 +85,7 @@ class Survey:
         yield f"CUDA {self.cuda or 'unknown'}{image}, torch {self.torch or 'unknown'}, driver {driver}"
 
 
-class Fit(Enum):
+class Served(Enum):
     """How well a file serves a GPU."""
 
     OK = "ok"
@@ -100,7 +100,7 @@ class Fitness:
     """How well one file serves a GPU, and why."""
 
     name: str  # or the pattern of a needed file that no file matches
-    level: Fit
+    level: Served
     because: str
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
 
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
     """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
-    lacks = [one for one in fitness(found, arch) if one.level is Fit.LACKS]
+    lacks = [one for one in fitness(found, arch) if one.level is Served.LACKS]
     what = f"lacks sm_{parse_gpu(arch)}"
     return tuple(Problem(what, one.name, one.because, code=Code.GPU_UNSERVED) for one in lacks)
 
@@ -151,28 +151,28 @@ def fitness(found: Survey, arch: str) -> tuple[Fitness, ...]:
     needs = {pattern: what for pattern, (what, since) in _NEEDS.items() if since <= gpu}
     there = [_fitness(one, gpu, needed=any(_matches(need, one.name) for need in needs)) for one in found.extensions]
     missing = [need for need in needs if not any(_matches(need, one.name) for one in found.extensions)]
-    return (*there, *(Fitness(need, Fit.LACKS, f"no such file: {needs[need]}") for need in missing))
+    return (*there, *(Fitness(need, Served.LACKS, f"no such file: {needs[need]}") for need in missing))
 
 
 def _fitness(one: Extension, gpu: Arch, *, needed: bool) -> Fitness:
     if one.problem:
-        return Fitness(one.name, Fit.LACKS, one.problem.cause)
+        return Fitness(one.name, Served.LACKS, one.problem.cause)
     if not one.images:
-        return Fitness(one.name, Fit.LACKS if needed else Fit.NOTHING, "no device code in it")
+        return Fitness(one.name, Served.LACKS if needed else Served.NOTHING, "no device code in it")
     decisive = _decisive(one, gpu)
-    worst = max((_best(binary, gpu) for binary in decisive), key=(Fit.OK, Fit.JIT, Fit.LACKS).index)
-    if worst is not Fit.LACKS:
+    worst = max((_best(binary, gpu) for binary in decisive), key=(Served.OK, Served.JIT, Served.LACKS).index)
+    if worst is not Served.LACKS:
         return Fitness(one.name, worst, "; ".join(_reasons(one, gpu)))
     if not needed and all(image.arch.suffix or image.arch > gpu for image in one.images):
-        return Fitness(one.name, Fit.OTHERS, f"for {', '.join(names(one.images))} only")
-    without = [binary for binary in decisive if _best(binary, gpu) is Fit.LACKS]
+        return Fitness(one.name, Served.OTHERS, f"for {', '.join(names(one.images))} only")
+    without = [binary for binary in decisive if _best(binary, gpu) is Served.LACKS]
     have = ", ".join(names(image for binary in without for image in binary))
     return Fitness(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
 
 
-def _best(binary: tuple[DeviceCode, ...], gpu: Arch) -> Fit:
+def _best(binary: tuple[DeviceCode, ...], gpu: Arch) -> Served:
     kinds = {image.form for image in binary if image.serves(gpu)}
-    return Fit.OK if Form.CUBIN in kinds else Fit.JIT if kinds else Fit.LACKS
+    return Served.OK if Form.CUBIN in kinds else Served.JIT if kinds else Served.LACKS
 
 
 def _decisive(one: Extension, gpu: Arch) -> list[tuple[DeviceCode, ...]]:
@@ -188,12 +188,12 @@ def _decisive(one: Extension, gpu: Arch) -> list[tuple[DeviceCode, ...]]:
 
 
 def _reasons(one: Extension, gpu: Arch) -> Iterator[str]:
-    for level, kind in ((Fit.OK, Form.CUBIN), (Fit.JIT, Form.PTX)):
+    for level, kind in ((Served.OK, Form.CUBIN), (Served.JIT, Form.PTX)):
         binaries = [binary for binary in one.binaries if _best(binary, gpu) is level]
         used = [image for binary in binaries for image in binary if image.form is kind and image.serves(gpu)]
         if used:
             driver = compiling_driver(image.isa for image in used)
-            how = "run" if level is Fit.OK else f"by JIT (driver {driver or 'any'})"
+            how = "run" if level is Served.OK else f"by JIT (driver {driver or 'any'})"
             yield f"{len(binaries)} of {len(one.binaries)} fat binaries {how}: {', '.join(names(used))}"
 
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from vpatch.errors import Problem
 from vpatch.gpu.fatbin import parse_gpu
-from vpatch.gpu.fitness import Fit, fitness, lacking, survey
+from vpatch.gpu.fitness import Served, fitness, lacking, survey
 from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Vllm, read_record
 
@@ -45,7 +45,7 @@ def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[
         name: [{"name": one.name, "says": one.level.value, "because": one.because} for one in of_all]
         for name, of_all in by_name.items()
     }
-    served = (f"{name}: {one}" for name, of_all in by_name.items() for one in of_all if one.level is not Fit.LACKS)
+    served = (f"{name}: {one}" for name, of_all in by_name.items() for one in of_all if one.level is not Served.LACKS)
     *carried, needs = found.lines()
     lacks = {f"sm_{parse_gpu(name)}": lacking(found, name) for name in architectures}
     return Support(

@@ -13,7 +13,7 @@ class Phase(Protocol):
         """Take note."""
 
 
-class Found(Protocol):
+class FoundVllm(Protocol):
     """Called with vLLM's version once it is known, and with the vpatch that patched the image, "" for a base."""
 
     def __call__(self, image: str, vllm: str, vpatch: str = "", /) -> object:
@@ -29,4 +29,4 @@ class Watch:
     """What is called during a build or a test; by default, nothing."""
 
     phase: Phase = ignored
-    found: Found = ignored
+    found: FoundVllm = ignored

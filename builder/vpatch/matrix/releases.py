@@ -18,7 +18,7 @@ from vpatch.core.listing import among, is_folder, pack, unpack
 from vpatch.errors import Failure, Problem, naming
 from vpatch.guest.record import Record, parse
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
-from vpatch.matrix.verdicts import Tree
+from vpatch.matrix.verdicts import FilesRead
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members
 
@@ -33,7 +33,7 @@ OLDEST = Version("0.18.0")  # the first release that overlays are made for
 
 
 @dataclass(frozen=True)
-class Release:
+class IndexRelease:
     """One release on an index, read through `cache` unless that is None."""
 
     project: str
@@ -45,7 +45,7 @@ class Release:
         """The version, after the project's name if that is not vLLM's own."""
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files that exist, without any request if all are in the cache.
 
         Listings are kept in the cache's note: they come from the wheel's own directory, not from its RECORD.
@@ -63,7 +63,7 @@ class Release:
         folders: Folders = dict(note.get("folders", {})) if note and record is not None else {}
         held, missing = ({}, files) if record is None else _held(cache, files, parse(record), folders, damaged)
         if note and record is not None and not missing:
-            return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
+            return FilesRead(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
         if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
@@ -78,10 +78,10 @@ class Release:
         cache.put_note(WHEELS, digest, kept)  # last, so that what it names is there
         return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 
-    def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
+    def _fetch(self, files: Collection[str]) -> tuple[FilesRead, _Members]:
         with open_wheel(self.wheel) as file:
             members = _read_wheel(file, files)
-            return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
+            return FilesRead(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
 
 
 def _held(
@@ -121,12 +121,12 @@ class WheelFile:
         """The file name."""
         return self.path.name
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files that exist."""
         with naming("cannot read", str(self.path)), self.path.open("rb") as file:
             members = _read_wheel(file, files)
         version = members.path.partition(".dist-info/")[0].partition("-")[2]
-        return Tree(members.files, version, str(self.path))
+        return FilesRead(members.files, version, str(self.path))
 
 
 class _Members(NamedTuple):
@@ -167,7 +167,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
 class Listing(NamedTuple):
     """Releases, oldest first, and notes on where the list comes from."""
 
-    releases: tuple[Release, ...]
+    releases: tuple[IndexRelease, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -187,7 +187,7 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
         kind = Failure if notes else type(failure)
         raise kind(*failure.problems, *notes) from failure
     name = canonicalize_name(project)
-    return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
+    return Listing(tuple(IndexRelease(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
 
 
 def _default(project: str, ask: Ask) -> Sequence[Offer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, State
+from vpatch.plan import BOTH, FULL, KDA, LINEAR, MAMBA2, MLP, MOE, SHARED, LayerState
 from vpatch.plan.architectures import STATES, Architecture
 from vpatch.plan.checkpoint_files import Fields
 
@@ -23,13 +23,13 @@ HYBRID = {FULL, LINEAR, *_NAMES}
 """What `layer_types` calls the layers of a hybrid."""
 
 
-def state_of(text: Fields, known: Architecture, dtype: str) -> State:
+def state_of(text: Fields, known: Architecture, dtype: str) -> LayerState:
     """Return the state of a layer of a known hybrid architecture, in the model's dtype unless the config has one."""
     if known.state == KDA:  # `MambaStateShapeCalculator.kda_state_shape`, whose state is in float32
         linear = text.inside(LINEAR_CONFIG)
         heads, head_size = linear.number("num_heads", most=_MOST), linear.number("head_dim", most=_MOST)
         kernel = linear.number("short_conv_kernel_size", most=_MOST)
-        return State(KDA, heads, head_size, heads, head_size, kernel, "float32")
+        return LayerState(KDA, heads, head_size, heads, head_size, kernel, "float32")
     keys = STATES[known.state]
 
     def size(field: str, default: int) -> int:
@@ -54,7 +54,7 @@ def state_of(text: Fields, known: Architecture, dtype: str) -> State:
     kind = MAMBA2 if known.state.startswith(MAMBA2) else known.state
     # Of a Nemotron-H without the key, releases differ: `NemotronHForCausalLMConfig`.
     stored = named if named in DTYPES or (kind == MAMBA2 and not named) else dtype
-    return State(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
+    return LayerState(kind, heads, head_size, groups, state_size, size("kernel", 0), stored, size("chunk", 0))
 
 
 def not_modeled(text: Fields, known: Architecture) -> Iterator[str]:

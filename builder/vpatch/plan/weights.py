@@ -12,7 +12,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.plan import FULL, GIB, MOE, Model, Weights
 from vpatch.plan.architectures import Architecture
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
-from vpatch.plan.matrices import Part, matrices
+from vpatch.plan.matrices import Parameters, matrices
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
 INDEX = "model.safetensors.index.json"
@@ -163,7 +163,7 @@ def estimate(
     if known is None or not model.hidden_size or not (model.experts or model.intermediate_size):
         return None
 
-    def stored(part: Part, names: Iterable[str]) -> int:
+    def stored(part: Parameters, names: Iterable[str]) -> int:
         names = (f"{name}.{part.name}" for name in names)
         found = quantization.scheme(names) if quantization and part.linear else None
         return round(part.parameters * (found or BF16).size)
@@ -175,7 +175,7 @@ def estimate(
 
     def draft_layer(index: int) -> int:
         names = [f"mtp.layers.{index}"]
-        joining = Part("fc", 2 * model.hidden_size * model.hidden_size)
+        joining = Parameters("fc", 2 * model.hidden_size * model.hidden_size)
         kinds = (FULL, MOE) if known.single else (FULL,)
         return sum(layer(len(model.layers) + index, kind, names)[0] for kind in kinds) + stored(joining, names)
 

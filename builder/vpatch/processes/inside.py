@@ -37,7 +37,7 @@ _OF_KERNEL = {
 }
 
 
-class Files:
+class ProcessFiles:
     """The files below the root of a process."""
 
     def __init__(self, root: int) -> None:
@@ -105,7 +105,7 @@ def _leave(trail: list[int], steps: int) -> None:
         os.close(trail.pop())
 
 
-def answered(process: Process, user: User, ask: Callable[[Files], Any], patience: float = PATIENCE_S) -> Any:
+def answered(process: Process, user: User, ask: Callable[[ProcessFiles], Any], patience: float = PATIENCE_S) -> Any:
     """Return the answer of a question to the files of a process, which has to be JSON.
 
     Args:
@@ -144,13 +144,13 @@ def answered(process: Process, user: User, ask: Callable[[Files], Any], patience
     return answer
 
 
-def _answer(writing: int, root: int, user: User, ask: Callable[[Files], Any]) -> NoReturn:
+def _answer(writing: int, root: int, user: User, ask: Callable[[ProcessFiles], Any]) -> NoReturn:
     try:
         with suppress(ImportError):
             import ctypes  # noqa: F401 - for `_file_system`: the user need not be able to read this Python's folder
         try:
             _become(user)
-            answer = [None, ask(Files(root))]
+            answer = [None, ask(ProcessFiles(root))]
         except OSError as error:
             answer = [[error.errno or errno.EIO, error.strerror or str(error)], None]
         left = json.dumps(answer).encode()

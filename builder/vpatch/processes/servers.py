@@ -25,7 +25,7 @@ from vpatch.foreign import parse_json, read_opened
 from vpatch.guest.vpatch_claim import RECEIPT, SEALS, memory
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
-from vpatch.processes.inside import Files, answered
+from vpatch.processes.inside import ProcessFiles, answered
 
 _NAME = f"/memfd:{RECEIPT} (deleted)"  # how the system names memory that is in no folder
 _MOST = 1 << 22  # bytes of a receipt
@@ -181,7 +181,7 @@ def wrong(found: Server) -> list[Problem]:
     return [*problems, *(Problem("changed", *line) for line in lines)]
 
 
-def _changed(receipt: Receipt, files: Files) -> list[tuple[str, str]] | None:
+def _changed(receipt: Receipt, files: ProcessFiles) -> list[tuple[str, str]] | None:
     """Return the files that are not as a receipt claims, each with the cause; None if its farm is another one."""
     if receipt.farm is not None:
         try:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from vpatch.gpu.fatbin import DeviceCode, Form, read
-from vpatch.gpu.fitness import Fit, fitness, lacking, survey
+from vpatch.gpu.fitness import Served, fitness, lacking, survey
 
 from tests.image.cuda.record import RECORDS, extensions
 
@@ -48,9 +48,9 @@ def test_an_rtx_5090_is_served(release: str) -> None:
 
     assert lacking(found, "sm_120") == ()
     levels = {one.name: one.level for one in fitness(found, "sm_120")}
-    assert levels["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Fit.JIT
-    assert levels["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Fit.OTHERS
-    assert Fit.OK in levels.values()
+    assert levels["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Served.JIT
+    assert levels["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Served.OTHERS
+    assert Served.OK in levels.values()
     assert len(lacking(found, "sm_110")) >= 2
     if release == "0.20.2":
         assert (found.cuda, found.driver, found.ptx_driver) == ("13.0", ">=580.65.06", ">=580")
