@@ -20,5 +20,5 @@ def folder(otherwise: str = "or use --no-cache") -> Path:
     try:
         return Path.home() / ".cache" / "vpatch"
     except RuntimeError as error:
-        cause = f"no home folder; set XDG_CACHE_HOME, {otherwise}"
-        raise Failure(Problem("no cache", "~/.cache", cause)) from error
+        hint = f"set XDG_CACHE_HOME, {otherwise}"
+        raise Failure(Problem("no cache", "~/.cache", "no home folder", hint=hint)) from error

@@ -159,7 +159,7 @@ def test_engines_without_gpus(
     monkeypatch.setattr(docker.APIClient, "start", start)
 
     problem = problem_of(require_gpus, client, image, "the-tests", "python3")
-    assert (problem.what, problem.where, problem.cause) == (what, "docker engine", cause)
+    assert (problem.what, problem.where, problem.reason) == (what, "docker engine", cause)
 
 
 def test_other_errors_are_left_to_the_tests(client: docker.DockerClient, image: str) -> None:

@@ -106,11 +106,12 @@ def of_inspect(image: str, said: Provenance, now: Standing) -> str:
 def of_nowhere(image: str, engine: Failure, *, pull: bool) -> str:
     """Return the outcome of showing an image that neither the engine nor the registry has; `engine` failed first."""
     if not isinstance(engine, NotHereError):
-        return f"Nothing to show. The engine was asked first: {engine.problems[0].cause}."
+        return f"Nothing to show. The engine was asked first: {engine.problems[0].reason}."
     build = command("build", "--base", "IMAGE", "--tag", image.partition("@")[0])
     or_pull = f", or pull it with {shell('docker', 'pull', image)}" if pull else ""
-    end = f"; {engine.meant}" if engine.meant else "."
-    return f"Nothing to show: {engine.cause}{end} Build it with {build}{or_pull}."
+    (problem,) = engine.problems
+    end = "" if problem.hint else "."  # a hint is a question
+    return f"Nothing to show: {problem.reason}{end} Build it with {build}{or_pull}."
 
 
 def of_tag(image: str, names: Sequence[str]) -> str:

@@ -74,8 +74,8 @@ def find_vllm(files: Files, image: Base, python: str | None = None, names: Names
     there = next(filter(None, found), []) if python else list(dict.fromkeys(path for step in found for path in step))
     if not there:
         looked = ", ".join(dict.fromkeys(f"/{folder}" for step in steps for folder in step if folder))
-        cause = f"looked in {looked or 'no site-packages at all'}; name its interpreter with --python"
-        raise Failure(Problem("no vllm", image.ref, cause))
+        cause = f"looked in {looked or 'no site-packages at all'}"
+        raise Failure(Problem("no vllm", image.ref, cause, hint="name its interpreter with --python"))
     if len(there) > 1:
         both = " and ".join(f"/{path}" for path in there)
         how = "with its version, as in python3.12" if python else "with --python"
@@ -198,8 +198,9 @@ class _Search:
                     if line and not line.startswith("#"):
                         yield [self._at(posixpath.join("/", posixpath.dirname(path), line))]
                 elif "vllm" in line.casefold():
-                    why = f"/{path} runs code that decides it; build with an engine, whose tests ask the interpreter"
-                    raise Failure(Problem("which vllm is not known", self._image.ref, why))
+                    why = f"/{path} runs code that decides it"
+                    hint = "build with an engine, whose tests ask the interpreter"
+                    raise Failure(Problem("which vllm is not known", self._image.ref, why, hint=hint))
 
 
 def _dist_info(files: Files, root: str, name: str) -> str:

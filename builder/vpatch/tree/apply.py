@@ -271,13 +271,12 @@ def _without(
     here = [item for item in installed if item.id in marked]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
-    remedy = "`vpatch revert` without --overlay removes all"
-    problems = [
-        Problem(
-            "cannot keep", marked[name][0], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}"
-        )
+    reasons = {
+        name: f"{name} is in it, and is {states.get(name, 'not installed')}"
         for name in sorted(marked.keys() - going - applied)
-    ]
+    }
+    hint = "`vpatch revert` without --overlay removes all"
+    problems = [Problem("cannot keep", marked[name][0], cause, hint=hint) for name, cause in reasons.items()]
     if problems:
         raise Failure(*problems)
     stay = [item for item in installed if item.id in applied.difference(going)]

@@ -145,8 +145,8 @@ def current() -> Located:
         if environment.active and not found:
             passed_over.append(lacking[-1])
     if not found:
-        cause = f"{'; '.join(lacking)}; activate the environment that has vLLM, or name it: `vpatch status PATH`"
-        raise Failure(Problem("no vllm", "the current environment", cause))
+        hint = "activate the environment that has vLLM, or name it: `vpatch status PATH`"
+        raise Failure(Problem("no vllm", "the current environment", "; ".join(lacking), hint=hint))
     (root, first), *others = found.items()
     meant = tuple(environment for _, environment in others)
     return Located(tree_at(root), first, first.name, meant, tuple(passed_over))

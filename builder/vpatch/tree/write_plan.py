@@ -159,8 +159,8 @@ class _Decision:
         want, edited = self.desired.get(path), now != self.made.get(path) and self.kept.is_edited(path, now)
         anew = edited and self.installed_anew(path, now)
         if edited and not anew and now != want and (want is None or not self.on_edits):
-            cause = "an edit that is not vpatch's would be lost; undo it, or delete the file, and run again"
-            raise Failure(Problem("edited after vpatch", path, cause))
+            cause, hint = "an edit that is not vpatch's would be lost", "undo it, or delete the file, and run again"
+            raise Failure(Problem("edited after vpatch", path, cause, hint=hint))
         edited = edited and want is not None and bool(self.kept.hashes(path))
         if backup.is_companion(path):
             return FileState(path, now, want, None, tracked=want is not None, edited=edited)
@@ -191,16 +191,18 @@ class _Decision:
             return now  # a revert was killed after it dropped the original; or the file is as it was installed
         if now == want:
             return None
-        raise Failure(Problem("no original kept", path, self.why_lost(now)))
+        raise Failure(self.lost(path, now))
 
-    def why_lost(self, now: bytes) -> str:
+    def lost(self, path: str, now: bytes) -> Problem:
         names = dict.fromkeys(marks_in(now))
-        if self.kept.anything or not names:
-            return "it was changed before, and what it was is lost with the dist-info's vpatch folder; reinstall vLLM"
-        # There is no trace of an earlier run: the comment may be part of the release.
-        marks = ", ".join(f"`# vpatch: {name}`" for name in names)
-        cause = f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM"
-        return f"{cause}; if it is a mere comment, reword it"
+        cause = "it was changed before, and what it was is lost with the dist-info's vpatch folder"
+        hint = backup.REINSTALL
+        if names and not self.kept.anything:
+            # There is no trace of an earlier run: the comment may be part of the release.
+            marks = ", ".join(f"`# vpatch: {name}`" for name in names)
+            cause = f"vpatch keeps nothing of this tree, and the file has {marks}"
+            hint = f"if an overlay changed it, {backup.REINSTALL}; if it is a mere comment, reword it"
+        return Problem("no original kept", path, cause, hint=hint)
 
     def provenance(self, note: object, tracked: Sequence[FileState]) -> bytes:
         """Return provenance; its bytes stay if nothing but time and user would differ."""
