@@ -20,7 +20,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
-from vpatch.image.patch import Provenance, provenance_of
+from vpatch.image.patch import Label, label_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
 from vpatch.image.watch import Watch
@@ -72,7 +72,7 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     """
     try:
         found, remote = _find(image, platform)
-        claim = provenance_of(found)
+        claim = label_of(found)
         with watching() as watch:
             now = in_registry(remote, claim, watch) if remote else in_engine(found, claim, watch)
     except _NowhereError as nowhere:
@@ -101,7 +101,7 @@ class InspectReport(Report):
     image: str
     found: Base
     source: str
-    claim: Provenance
+    claim: Label
     now: Standing
     verbose: bool
 
@@ -162,14 +162,14 @@ class SbomReport(InspectReport):
         yield from map(Line, self.document.splitlines())
 
 
-def _bill(found: Base, said: Provenance, now: Standing) -> str:
+def _bill(found: Base, said: Label, now: Standing) -> str:
     with extra_required():
         from vpatch.image.sbom import sbom_of
 
     return sbom_of(found, said, now.later)
 
 
-def _problems(said: Provenance, now: Standing) -> Iterator[Problem]:
+def _problems(said: Label, now: Standing) -> Iterator[Problem]:
     if now.whole:
         yield from (Problem("not as built", f"{said.root}/{path}", f"it {what}") for path, what in now.lost.items())
     else:
@@ -222,7 +222,7 @@ def _rows(overlays: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[R
         yield f"  {one['id']}", str(one["state"]), remark
 
 
-def _everything(said: Provenance, labels: Mapping[str, str]) -> Iterator[str]:
+def _everything(said: Label, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the labels and the files, one a line."""
     yield from (f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items()))
     for title, new in (("changed", False), ("added", True)):

@@ -12,7 +12,7 @@ from vpatch.errors import Code, Failure, shell
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError, NotHereError
 from vpatch.image.order import Built, Order
-from vpatch.image.patch import Provenance
+from vpatch.image.patch import Label
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing
 
@@ -90,7 +90,7 @@ def of_test(image: str, tests: Sequence[Check]) -> str:
     return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
 
 
-def of_inspect(image: str, said: Provenance, now: Standing) -> str:
+def of_inspect(image: str, said: Label, now: Standing) -> str:
     """Return the outcome of showing an image."""
     if now.lost:
         changed = f"{len(now.lost)} of {counted(len(said.files) + 1, 'file')} that the label lists"

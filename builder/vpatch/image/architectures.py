@@ -11,7 +11,7 @@ from vpatch.errors import Problem
 from vpatch.gpu.fatbin import parse_gpu
 from vpatch.gpu.fitness import Served, fitness, lacking, survey
 from vpatch.image.config import Base, extra_required
-from vpatch.image.filesystem import Files, Vllm, read_record
+from vpatch.image.filesystem import Files, Place, read_record
 
 
 def check_names(architectures: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ class Support:
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
-def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Support:
+def check_support(files: Files, vllm: Place, base: Base, architectures: Sequence[str]) -> Support:
     """Survey the extensions that RECORD lists."""
     if not architectures:
         return Support()
@@ -57,7 +57,7 @@ def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[
     )
 
 
-def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
+def _extensions(files: Files, vllm: Place) -> Iterator[tuple[str, IO[bytes]]]:
     found = read_record(files, vllm)
     rows = found.rows if found else ()
     for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):

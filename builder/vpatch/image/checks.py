@@ -12,7 +12,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.foreign import parse_json
 from vpatch.guest.check import check_tree
 from vpatch.image.filesystem import Files
-from vpatch.image.patch import Provenance
+from vpatch.image.patch import Label
 from vpatch.image.watch import Phase
 from vpatch.script import ending, last_line
 from vpatch.tree.bytecode import refusal
@@ -38,7 +38,7 @@ def failed(tests: Iterable[Check]) -> bool:
     return any(test.ok is False for test in tests)
 
 
-def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
+def check_files(files: Files, provenance: Label, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
     root = provenance.root.strip("/")
     about = (root, provenance.dist_info, provenance.text)
@@ -51,7 +51,7 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
 
 def run_checks(
     runner: ScriptRunner,
-    provenance: Provenance,
+    provenance: Label,
     tests: frozenset[str],
     installed: Sequence[Catalogued],
     phase: Phase,
@@ -74,7 +74,7 @@ def run_checks(
                 yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
-def _check_files(runner: ScriptRunner, provenance: Provenance) -> Iterator[Check]:
+def _check_files(runner: ScriptRunner, provenance: Label) -> Iterator[Check]:
     question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
     code, out, err = runner.run(guest.check_script("answer_files"), [json.dumps(question)], seconds=_TIMEOUT)
     try:

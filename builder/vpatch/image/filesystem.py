@@ -120,8 +120,8 @@ def entry_of(path: str, member: TarInfo) -> Entry:
 
 
 @dataclass(frozen=True)
-class Vllm:
-    """A vLLM in an image: `root` is the folder that holds `vllm/`, `dist_info` the name of the `*.dist-info` there."""
+class Place:
+    """Where an image has its vLLM: `root` is the folder that holds `vllm/`, `dist_info` the name of the `*.dist-info` there."""
 
     root: str
     dist_info: str
@@ -137,7 +137,7 @@ class Vllm:
         return f"{self.dist_info}/RECORD"
 
 
-def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
+def read_from(files: Files, vllm: Place, path: str) -> bytes | None:
     """Read a file, or list a folder, of a vLLM in an image: the engine's reader of a tree."""
     where = f"{vllm.root}/{path}"
     if not is_folder(path):
@@ -146,7 +146,7 @@ def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
     return pack(names) if names or files.kind(folder) is Kind.FOLDER else None
 
 
-def read_record(files: Files, vllm: Vllm) -> Record | None:
+def read_record(files: Files, vllm: Place) -> Record | None:
     """Read vLLM's RECORD, None if the image has no such file. Raises `Failure` if it is invalid."""
     path = f"{vllm.root}/{vllm.record}"
     if (content := files.read(path)) is None:

@@ -18,7 +18,7 @@ from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
-from vpatch.image.filesystem import Files, Vllm, read_from
+from vpatch.image.filesystem import Files, Place, read_from
 from vpatch.image.patch import Layer, patch
 from vpatch.image.watch import Watch
 
@@ -70,7 +70,7 @@ class Built:
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
-def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, *, same: str, watch: Watch) -> Built:
+def prepare(order: Order, files: Files, vllm: Place, base: Base, engine: Engine, *, same: str, watch: Watch) -> Built:
     """Compute the layer, and the result as far as it is known before anything is made.
 
     There is no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or nothing

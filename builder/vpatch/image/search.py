@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Files, Kind, Vllm
+from vpatch.image.filesystem import Files, Kind, Place
 from vpatch.tree import sites
 
 _MINORS = tuple(range(10, 15))  # the minor versions of Python that vLLM's releases name
@@ -54,7 +54,7 @@ def pythonpath(image: Base) -> list[str]:
     return [posixpath.join("/", image.workdir, folder) for folder in named.split(":")] if named else []
 
 
-def find_vllm(files: Files, image: Base, python: str | None = None, names: Names = lambda _: ()) -> Vllm:
+def find_vllm(files: Files, image: Base, python: str | None = None, names: Names = lambda _: ()) -> Place:
     """Find the one vLLM that the image's interpreter would import, or that the interpreter `python` in it would.
 
     Args:
@@ -83,7 +83,7 @@ def find_vllm(files: Files, image: Base, python: str | None = None, names: Names
     root, name = posixpath.split(there[0])
     if name != "vllm" or not root:
         raise Failure(Problem("cannot patch", image.ref, f"vllm is /{there[0]}, no package in a folder of packages"))
-    return Vllm(root, _dist_info(files, root, image.ref))
+    return Place(root, _dist_info(files, root, image.ref))
 
 
 class _Search:

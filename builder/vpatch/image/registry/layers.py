@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, read_record
+from vpatch.image.filesystem import Entry, Files, Kind, Limits, Place, read_record
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.repository import Descriptor, read_blob, retry
 from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Spent, read_layer, read_paths
@@ -257,7 +257,7 @@ def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
     return bool(_SOURCE.fullmatch(entry.path) or (compiled and _COMPILED.fullmatch(entry.path)))
 
 
-def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
+def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Place:
     """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed.
 
     Lower layers are read for what decides between two, for what PYTHONPATH names, and for the home of a user who has
