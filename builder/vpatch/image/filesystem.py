@@ -121,7 +121,7 @@ def entry_of(path: str, member: TarInfo) -> Entry:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an image has its vLLM: `root` is the folder that holds `vllm/`, `dist_info` the name of the `*.dist-info` there."""
+    """Where an image has its vLLM: in the folder `root`; `dist_info` is the name of its `*.dist-info` there."""
 
     root: str
     dist_info: str
