@@ -50,7 +50,7 @@ CORE = (
 PLAN = (
     ("plan", "deployment", "checkpoint_files"),
     ("architectures", "commands", "defaults", "latent", "needs", "quantization", "startup_log"),
-    ("activations", "matrices", "refusals", "states"),
+    ("activations", "matrices", "refusals"),
     ("kv_cache", "memory", "weights"),
     ("checkpoint", "fit"),
     ("cautions", "log_comparison", "models", "verdict"),
@@ -67,7 +67,7 @@ LEVEL, CORE_LEVEL, PLAN_LEVEL = numbered(LEVELS), numbered(CORE), numbered(PLAN)
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
-    "git": {"tree.checkout", "tree.plumbing", "matrix.trees"},
+    "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
@@ -76,7 +76,7 @@ EXTRAS = {
     "oras": {"image.registry"},
     "cyclonedx": {"image.sbom"},
     "packageurl": {"image.sbom"},
-    "elftools": {"gpu.fatbin", "image.architectures"},
+    "elftools": {"gpu.fatbin", "image.checks"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.models"},

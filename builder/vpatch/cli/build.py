@@ -28,12 +28,11 @@ from vpatch.cli.output import Report, as_object, fitted, for_people, frame, rema
 from vpatch.cli.progress import phases
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import failed
+from vpatch.image import Watch, ignored
+from vpatch.image.checks import check_names, failed
 from vpatch.image.config import extra_required
 from vpatch.image.order import Built, Order, check_files, definition_files, read_definitions
 from vpatch.image.registry.reference import parse
-from vpatch.image.watch import Watch, ignored
 
 _MB = 1e6
 

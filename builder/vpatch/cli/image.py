@@ -17,13 +17,13 @@ from vpatch.cli.verdicts import Line, Row, table
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
+from vpatch.image import Watch
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
 from vpatch.image.patch import Label, label_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
-from vpatch.image.watch import Watch
 from vpatch.manifest import as_json
 
 if TYPE_CHECKING:

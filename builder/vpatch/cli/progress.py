@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from vpatch.image.watch import Phase
+    from vpatch.image import Phase
     from vpatch.net.ranges import Progress
 
 _BAR = 20  # columns
@@ -86,7 +86,7 @@ class _Now:
         self._done = self._total = 0
 
     def show(self, what: str, done: int = 0, total: int = 0) -> None:
-        """Show a phase, as `vpatch.image.watch.Phase` is called."""
+        """Show a phase, as `vpatch.image.Phase` is called."""
         new = what != self._what
         self._done, self._total = done, total
         if new:

@@ -14,8 +14,16 @@ from typing import Any
 
 import click
 
-from vpatch.cli import outfile
-from vpatch.cli.options import PathType, examples, overlay_option, reported, unwinding
+from vpatch.cli.options import (
+    PathType,
+    check_outfile,
+    examples,
+    force_option,
+    overlay_option,
+    reported,
+    unwinding,
+    write_outfile,
+)
 from vpatch.cli.output import Grid, Report, TextReport, fitted, tell
 from vpatch.cli.progress import bar, share
 from vpatch.cli.verdicts import Line
@@ -75,7 +83,7 @@ def fetch_command(version: str, folder: Path) -> Report:
 @overlay_option("all of them")
 @click.option("--baseline", metavar="FILE", type=PATH, help="Output of an earlier --json: print what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Also write an HTML page.")
-@outfile.FORCE
+@force_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--no-cache", is_flag=True, help="Do not use the cache.")
 @reported
@@ -107,7 +115,7 @@ def matrix_command(
     began = time.monotonic()
     if html:
         page_template()  # may not be installed
-        outfile.check(html, force=force)
+        check_outfile(html, force=force)
     before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
@@ -122,7 +130,7 @@ def matrix_command(
     with share(counted(len(sources), "vLLM")) as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
-        outfile.write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
+        write_outfile(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
     notes = (*notes, *(f"{row.name}: {note}" for row in matrix.rows if row.tree for note in row.tree.notes))
     report = MatrixReport(matrix=matrix, notes=notes, seconds=time.monotonic() - began, as_markdown=as_markdown)
     for line in (*notes, report.work):

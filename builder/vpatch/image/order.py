@@ -15,12 +15,11 @@ from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem, UnknownName, closest, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
-from vpatch.image.architectures import check_support
-from vpatch.image.checks import Check
+from vpatch.image import Watch
+from vpatch.image.checks import Check, check_support
 from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Place, read_from
 from vpatch.image.patch import Layer, patch
-from vpatch.image.watch import Watch
 
 # What the patterns of `definition.schema.json` stand for.
 _FORMS = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}

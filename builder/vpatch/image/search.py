@@ -211,7 +211,7 @@ def _dist_info(files: Files, root: str, name: str) -> str:
         if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
     named = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
-    # One without METADATA is no installation, see `tree.leftovers`.
+    # One without METADATA is no installation, see `tree.upgrade`.
     infos = [one for one in named if files.kind(f"{root}/{one}/METADATA") is not None]
     if len(infos) != 1:
         cause = f"{' and '.join(infos)}: remove the wrong one" if infos else "vllm/ has no dist-info beside it"

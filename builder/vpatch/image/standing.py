@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vpatch.image import Watch
 from vpatch.image.config import STEP, Base
 from vpatch.image.filesystem import Files, Kind
 from vpatch.image.patch import PROVENANCE, Label
-from vpatch.image.watch import Watch
 from vpatch.manifest import sha256
 
 if TYPE_CHECKING:

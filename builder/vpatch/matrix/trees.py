@@ -21,8 +21,8 @@ from vpatch.core.listing import among, is_folder
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 from vpatch.matrix.verdicts import FilesRead, parsed_version
+from vpatch.tree.checkout import plumbing
 from vpatch.tree.locate import locate
-from vpatch.tree.plumbing import plumbing
 
 if TYPE_CHECKING:
     from git import Git

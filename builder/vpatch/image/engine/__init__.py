@@ -16,9 +16,9 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_host, parse_repository_tag
 
 from vpatch.errors import Failure, Problem, cause, did_you_mean, nearest
+from vpatch.image import Phase, Watch
 from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.registry.reference import login_command, parse
-from vpatch.image.watch import Phase, Watch
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"

@@ -18,8 +18,8 @@ from vpatch.core.engine import Engine
 from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import Check, failed, run_checks
+from vpatch.image import Watch
+from vpatch.image.checks import Check, check_names, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
 from vpatch.image.engine.containers import Run, ScriptRunner, container, require_gpus, start_run
@@ -29,7 +29,6 @@ from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, label_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.search import find_vllm
-from vpatch.image.watch import Watch
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 

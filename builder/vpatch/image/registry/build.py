@@ -16,9 +16,8 @@ from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
-from vpatch.image import checks
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import Check, failed
+from vpatch.image import Phase, Watch, checks
+from vpatch.image.checks import Check, check_names, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, label_of
@@ -26,7 +25,6 @@ from vpatch.image.registry.image import NEW_LAYER, OCI, RemoteImage, find_image,
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.image.registry.repository import Descriptor, ForbiddenError, Repository, read_blob, retry
-from vpatch.image.watch import Phase, Watch
 
 
 def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
