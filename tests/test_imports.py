@@ -23,7 +23,7 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
-    ("cache", "epoch", "gpu", "installation", "manifest", "processes", "script"),
+    ("gpu", "installation", "manifest", "processes", "script", "settings"),
     ("core", "net"),
     ("tree", "release"),
     ("api",),

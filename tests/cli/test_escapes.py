@@ -11,7 +11,7 @@ import click
 import pytest
 from vpatch.cli import output
 from vpatch.cli.output import Grid, Report, TextReport, show, tell
-from vpatch.cli.verdicts import Line, rows, table
+from vpatch.cli.wording import Line, rows, table
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.wrapping import printable

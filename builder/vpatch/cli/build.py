@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from vpatch.cli import image_outcome as outcome
-from vpatch.cli import verdicts
 from vpatch.cli.options import (
     PathType,
     examples,
@@ -26,6 +25,7 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Report, as_object, fitted, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
+from vpatch.cli.wording import Line, as_objects, noted, rows
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.image import Watch, ignored
@@ -177,7 +177,7 @@ def _built(order: Order, *, registry: bool, verbose: bool) -> BuildReport:
         return BuildReport(base=order.base, problems=failure.problems, outcome=said)
     _tell(built, verbose=verbose)
     said = outcome.of_build(order, built, registry=registry)
-    notes = verdicts.noted((), built.verdicts)
+    notes = noted((), built.verdicts)
     lost = failed(built.tests)
     return BuildReport(base=order.base, built=built, problems=built.problems, failed=lost, notes=notes, outcome=said)
 
@@ -200,7 +200,7 @@ def _tell(built: Built, *, verbose: bool) -> None:
         for line in outcome.failures(built.tests):
             tell(line, fg="red")
         return
-    tell_table([*verdicts.rows(built.verdicts, parts=verbose)])
+    tell_table([*rows(built.verdicts, parts=verbose)])
     read = built.extra.get("bytes_read")
     for line in (*built.notes, *(built.details if verbose else ())):
         tell(f"  {line}")
@@ -227,7 +227,7 @@ class BuildReport(Report):
         return {
             "tree": built.root,
             "vllm": built.vllm,
-            "overlays": verdicts.as_objects(built.verdicts),
+            "overlays": as_objects(built.verdicts),
             "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
             "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
             "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
@@ -236,7 +236,7 @@ class BuildReport(Report):
             **built.extra,
         }
 
-    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+    def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the image."""
         if self.built and self.built.image:
             yield from fitted([self.built.image], width)
@@ -257,7 +257,7 @@ class BuildsReport(Report):
         """Return the object of each build."""
         return {"builds": [as_object("build", build) for build in self.builds]}
 
-    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+    def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the images."""
         for build in self.builds:
             yield from build.shown(width)

@@ -13,8 +13,7 @@ from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
 from vpatch.cli.options import examples, reported, unwinding, verbose_option
 from vpatch.cli.output import Failed, Report, TextReport, fitted, frame
-from vpatch.cli.verdicts import Line, Row, table
-from vpatch.cli.wording import command, counted, listed
+from vpatch.cli.wording import Line, Row, command, counted, listed, table
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.image import Watch

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TextIO
 
 import click
 
-from vpatch.cli.verdicts import COLORS, Line, Row, table
+from vpatch.cli.wording import COLORS, Line, Row, table
 from vpatch.errors import Failure, Problem, UnknownName, cause
 from vpatch.wrapping import printable, wrapped
 

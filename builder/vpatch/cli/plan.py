@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from vpatch.cli.options import PathType, check_outfile, examples, reported, write_outfile
 from vpatch.cli.output import Grid, Report, TextReport, on_terminal, tell
-from vpatch.cli.verdicts import Line
+from vpatch.cli.wording import Line
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model

@@ -26,8 +26,7 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Grid, Report, TextReport, fitted, tell
 from vpatch.cli.progress import bar, share
-from vpatch.cli.verdicts import Line
-from vpatch.cli.wording import command, counted
+from vpatch.cli.wording import Line, command, counted
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Urgency, changes

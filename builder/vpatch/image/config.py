@@ -17,9 +17,9 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 
-from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
+from vpatch.settings import rfc3339, source_date_epoch
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
 STEP = "vpatch build"  # in the history of an image, what made vpatch's layer

@@ -17,7 +17,6 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
-from vpatch.epoch import source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.foreign import parse_json
 from vpatch.guest import record
@@ -26,6 +25,7 @@ from vpatch.guest.check import twins_in
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Place, read_from, read_record
 from vpatch.manifest import Written, as_json, files_in, sha256
+from vpatch.settings import source_date_epoch
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 PROVENANCE = "vpatch-image.json"

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from vpatch import manifest
 from vpatch.core.overlay import COMPANIONS
-from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import read_opened
 from vpatch.manifest import Written, sha256
+from vpatch.settings import rfc3339, source_date_epoch
 from vpatch.tree.locate import Tree
 
 REINSTALL = "reinstall vLLM"  # what helps where originals are lost
