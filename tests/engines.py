@@ -26,7 +26,7 @@ from tests.releases import FIRST, tree_of
 T = TypeVar("T")
 Compute = Callable[[Read, Iterable[Catalogued] | None], T]
 
-USERS = ("vpatch.api", "vpatch.run.launch", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
+USERS = ("vpatch.api", "vpatch.run.planning", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
 """The modules that make engines."""
 
 ENOUGH = 400

@@ -242,6 +242,17 @@ def test_overlays_import_public_names_only(name: str) -> None:
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
 
 
+def test_a_start_that_remembers_its_plan_imports_no_engine() -> None:
+    early, new = set[str](), {"cli.run"}
+    while new:
+        early |= new
+        found = {within(imported) for name in new for imported in imports(parsed(OURS[name]), late=False)}
+        new = {name for name in found if name} - early
+
+    assert "run.launch" in early
+    assert "core.engine" not in early
+
+
 def test_no_two_classes_have_one_name() -> None:
     nodes = (node for path in OURS.values() for node in ast.walk(parsed(path)))
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import vpatch.run.launch
+import vpatch.run.planning
 from vpatch.core.catalogue import Selection, discover
 from vpatch.guest.vpatch_receipt import combined, parsed, release_of, written_to
 from vpatch.run.launch import planned
@@ -29,7 +29,7 @@ UNRELATED = "vllm/version.py"
 
 @pytest.fixture(autouse=True)
 def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vpatch.run.launch, "Engine", engine_of)
+    monkeypatch.setattr(vpatch.run.planning, "Engine", engine_of)
 
 
 def digest(root: Path, selection: Selection = PREFIX) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vpatch.run.launch
+import vpatch.run.planning
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
@@ -41,7 +41,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("plan")
         return engine_of(*arguments)
 
-    monkeypatch.setattr(vpatch.run.launch, "Engine", counting)
+    monkeypatch.setattr(vpatch.run.planning, "Engine", counting)
     return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -225,4 +224,4 @@ def _is_special(path: Path) -> bool:
 
 def _beside(path: Path) -> Path:
     real = Path(os.path.realpath(path))
-    return real.with_name(f".{real.name}.{secrets.token_hex(4)}")
+    return real.with_name(f".{real.name}.{os.urandom(4).hex()}")

@@ -8,22 +8,17 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from vpatch.api import inapplicable
-from vpatch.core.catalogue import Selection, discover
-from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
-from vpatch.core.overlay import Catalogued
+from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem
 from vpatch.guest import vpatch_ray
-from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST, release_of
-from vpatch.manifest import sha256
+from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.run import store
 from vpatch.run.command import Command, current_folder
 from vpatch.run.content import PLUGIN, Content
 from vpatch.run.memo import Memo, Watched, opened
 from vpatch.run.upkeep import MEMOS
 from vpatch.tree.interpreter import Interpreter, asked
-from vpatch.tree.locate import Reads, Tree, tree_at
+from vpatch.tree.locate import Tree, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"
 _RAY_HOOK, _RAY_UV = "RAY_RUNTIME_ENV_HOOK", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -106,7 +101,7 @@ def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Cont
     watched = Watched(tree.root, tree.dist_info, tree.version)
     with opened() as code:
         # A start that remembers its plan does without the engine and libcst: they take as long to import as all else.
-        from vpatch.run.launch import plan
+        from vpatch.run.planning import plan
 
         content = plan(watched, selection)
     if memo:
@@ -192,33 +187,3 @@ def _refuse_hidden(command: Command) -> None:
         if found and found.loader:  # a folder without __init__.py gives way to a package
             cause = f"Python would import {found.origin}, which stands before PYTHONPATH"
             raise Failure(Problem("out of reach", str(folder), cause, hint="start in another folder"))
-
-
-def plan(tree: Tree, selection: Selection) -> Content:
-    """Return what a farm of a vLLM has to hold.
-
-    Raises:
-        UnknownName: there is no such overlay.
-        Failure: an overlay does not fit, or one that was named is not applicable.
-    """
-    seen, installed = Reads(tree), discover()
-    chosen = selection.in_tree(installed, seen.read)
-    found = Engine(chosen).plan(seen.read)
-    problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
-    if problems:
-        raise Failure(*problems)
-    applied = _applied(seen, installed)
-    files = {**applied, **found.files}
-    overlays = sorted({name for data in files.values() for name in marks_in(data)})
-    kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
-    # From the bytes that the plan has read: what is read later may be those of another release.
-    replaced = {file: sha256(old) for file in sorted(found.files) if (old := seen.read(file)) is not None}
-    record = seen.read(tree.record) if tree.dist_info else None
-    release = release_of(tree.dist_info or "", record, files)
-    return Content(tree.root, tuple(overlays), found.files, kept, replaced, release)
-
-
-def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:
-    """Return the files that `vpatch apply` changed or added before, by any overlay."""
-    read = ((file, seen.read(file)) for file in sorted({file for item in installed for file in item.overlay.files}))
-    return {file: data for file, data in read if data is not None and any(marks_in(data))}
