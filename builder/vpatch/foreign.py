@@ -51,6 +51,16 @@ def opened_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -
         raise
 
 
+@contextmanager
+def descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open whatever stands at a path during the block, with these flags; raises OSError."""
+    file = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def _opened(path: str | os.PathLike[str], dir_fd: int | None) -> int:
     try:
         # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.

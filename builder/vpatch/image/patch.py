@@ -17,7 +17,7 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, raise_all
 from vpatch.foreign import parse_json
 from vpatch.guest import record
 from vpatch.guest.ask import module_of
@@ -209,8 +209,7 @@ def _entries(files: Files, vllm: Place, contents: Collection[str]) -> list[Entry
         if here is None and (old := files.entry(like)) is not None:
             here = Entry(path, kind, old.mode, old.uid, old.gid, 0)
         found += [] if here is None else [here]
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return found
 
 

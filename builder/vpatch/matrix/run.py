@@ -30,7 +30,7 @@ def run(
     sources: Sequence[RowSource],
     overlays: Sequence[Catalogued],
     together: Collection[str],
-    progress: Callable[[float], None],
+    progress: Callable[[float], object],
 ) -> Matrix:
     """Compute the matrix of vLLMs, its rows, and overlays, its columns.
 

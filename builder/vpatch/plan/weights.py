@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, collecting, raise_all
 from vpatch.plan import FULL, GIB, MOE, Model, Weights
 from vpatch.plan.architectures import Architecture
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
@@ -61,12 +61,9 @@ def gathered(read: Callable[[str], Mapping[str, int]], names: Iterable[str]) -> 
     sizes: dict[str, int] = {}
     problems: list[Problem] = []
     for name in names:
-        try:
+        with collecting(problems):
             sizes |= read(name)
-        except Failure as failure:
-            problems += failure.problems
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return sizes
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vpatch.foreign import CODE_BYTES, parse_json, read_opened
+from vpatch.foreign import CODE_BYTES, descriptor, parse_json, read_opened
 from vpatch.processes import Process, User
 
 PATIENCE_S = 30.0  # for all files that one process names: some dozens
@@ -54,11 +54,8 @@ class ProcessFiles:
             # Regular or not is known before it is opened, and nobody can put another file there in between.
             if not stat.S_ISREG(os.fstat(found).st_mode) or _file_system(found) in _OF_KERNEL:
                 raise OSError(errno.EINVAL, "it is no file of code")
-            opened = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
+            with descriptor(f"/proc/self/fd/{found}", os.O_NONBLOCK) as opened:
                 return read_opened(opened, CODE_BYTES)
-            finally:
-                os.close(opened)
 
     def identity(self, place: str) -> list[int]:
         """Return the device and the number of a file or folder.
@@ -117,16 +114,13 @@ def answered(process: Process, user: User, ask: Callable[[ProcessFiles], Any], p
     Raises:
         OSError: the process ended or belongs to another user, the answer takes too long, or the question raised this.
     """
-    root = os.open(process.folder / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with descriptor(process.folder / "root", os.O_PATH | os.O_DIRECTORY) as root:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
             _answer(writing, root, user, ask)
         os.close(writing)
-    finally:
-        os.close(root)
     with os.fdopen(reading, "rb") as pipe:
         try:
             found = _received(pipe.fileno(), patience)

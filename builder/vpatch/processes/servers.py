@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem, UnknownName, cause
-from vpatch.foreign import parse_json, read_opened
+from vpatch.foreign import descriptor, parse_json, read_opened
 from vpatch.guest.vpatch_claim import RECEIPT, SEALS, memory
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
@@ -210,21 +210,21 @@ def receipt_of(one: Process) -> Receipt | None:
     Raises:
         OSError: it ended, or it belongs to another user.
     """
-    for descriptor, name in one.opened():
+    for place, name in one.opened():
         if name == _NAME:
             with suppress(FileNotFoundError, ValueError, LookupError, TypeError):  # closed; another file of this name
-                return _receipt(one, descriptor)
+                return _receipt(one, place)
     return None
 
 
-def _receipt(one: Process, descriptor: Path) -> Receipt:
+def _receipt(one: Process, place: Path) -> Receipt:
     """Read a receipt.
 
     Raises:
         FileNotFoundError: it is closed.
         ValueError, LookupError, TypeError: it is none, or that of another process.
     """
-    claim = parse_json(_sealed(descriptor, one.user.id), _MOST)
+    claim = parse_json(_sealed(place, one.user.id), _MOST)
     if (claim["schema"], claim["pid"], claim["started"]) != (1, one.own_id, one.started):
         raise ValueError("the receipt of another process")
     if not isinstance(claim["farm"], str | None):
@@ -235,7 +235,7 @@ def _receipt(one: Process, descriptor: Path) -> Receipt:
     return Receipt(told, claim["farm"])
 
 
-def _sealed(descriptor: Path, user: int) -> bytes:
+def _sealed(place: Path, user: int) -> bytes:
     """Return the content of sealed memory that a user made.
 
     The descriptor may become another file at any time, and to open that may block, or have an effect. So it is opened
@@ -244,22 +244,16 @@ def _sealed(descriptor: Path, user: int) -> bytes:
     Raises:
         ValueError: it is something else.
     """
-    found = os.open(descriptor, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with descriptor(place, os.O_PATH) as found:
         if _mount(found) != _mount_of_memory():
             raise ValueError("a file")
         about = os.fstat(found)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != user or about.st_size > _MOST:
             raise ValueError("the memory of another user")
-        opened = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(found)
-    try:
-        if fcntl.fcntl(opened, _GET_SEALS) & SEALS != SEALS:
-            raise ValueError("memory that may change")
-        return read_opened(opened, _MOST)
-    finally:
-        os.close(opened)
+        with descriptor(f"/proc/self/fd/{found}") as opened:
+            if fcntl.fcntl(opened, _GET_SEALS) & SEALS != SEALS:
+                raise ValueError("memory that may change")
+            return read_opened(opened, _MOST)
 
 
 def _mount(file: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import BinaryIO
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, raise_all
 from vpatch.guest.record import Record, digest, parse
 from vpatch.net.ranges import Progress, RemoteFile, Span, open_remote
 from vpatch.net.session import LIMITS, cause, size
@@ -119,8 +119,7 @@ def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
     if total > LIMITS.files:
         problem = f"{total:,} bytes unpacked, and what is read may have {size(LIMITS.files)}"
         problems.append(Problem("too large", f"{len(members)} files", problem))
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
@@ -146,8 +145,7 @@ def _check_names(members: list[zipfile.ZipInfo]) -> None:
         elif name in seen:
             problems.append(Problem("unsafe name in wheel", name, "it is there twice"))
         seen.add(name)
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
 
 
 def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Span]:

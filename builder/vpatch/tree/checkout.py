@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch import manifest
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Failure, Problem, collecting, naming, raise_all
 from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
 from vpatch.manifest import sha256
@@ -24,7 +24,7 @@ from vpatch.tree.backup import STAGED, is_companion
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.transaction import LATER, collecting
+from vpatch.tree.transaction import LATER
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # besides line endings
 _NO_CONVERSION = ("unspecified", "unset")
@@ -143,8 +143,7 @@ class Checkout:
         wanted = {**self.originals, **desired}
         todo = {file: new for file, new in sorted(wanted.items()) if new != self.read(file)}
         edited = tuple(file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))
-        if problems := [problem for file in todo for problem in self._unsafe(file, () if on_edits else edited)]:
-            raise Failure(*problems)
+        raise_all(problem for file in todo for problem in self._unsafe(file, () if on_edits else edited))
         work = bool(todo) or not self._is_tidy()
         return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited))
 
@@ -232,8 +231,7 @@ class Checkout:
             gone = [file for file, new in todo.items() if new is None]
             empty = guard.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)
             problems += guard.refusals(folders, empty)
-        if problems:
-            raise Failure(*dict.fromkeys(problems))
+        raise_all(dict.fromkeys(problems))
 
 
 def _files(root: Path) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from stat import S_ISLNK, S_ISVTX
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.foreign import read_regular
+from vpatch.foreign import descriptor, read_regular
 from vpatch.tree import guard, sites
 from vpatch.tree.interpreter import asked, interpreter
 from vpatch.tree.locate import Tree, imported_by, locate, tree_at
@@ -208,11 +208,8 @@ def _is_private(group: int) -> bool:
 
 def _remote(place: Path) -> str:
     """On a share, the owner that files show is often whoever mounted it."""
-    file = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with descriptor(place, os.O_DIRECTORY) as file:
         return "it is not on a file system of this machine" if guard.is_remote(file) else ""
-    finally:
-        os.close(file)
 
 
 def _moved(place: Path) -> str:

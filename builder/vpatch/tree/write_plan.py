@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from vpatch.core.marks import marks_in
-from vpatch.errors import Code, Failure, Problem
+from vpatch.errors import Code, Failure, Problem, collecting, raise_all
 from vpatch.guest.record import Record
 from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, record
@@ -20,7 +20,7 @@ from vpatch.tree.backup import Kept
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.record import FileState
-from vpatch.tree.transaction import Steps, carry_out, collecting
+from vpatch.tree.transaction import Steps, carry_out
 
 
 class SitePackages:
@@ -151,8 +151,7 @@ class _Decision:
         for path in sorted({*self.desired, *self.kept.paths}):
             with collecting(problems):
                 files.append(self.file(path, read(path)))
-        if problems:
-            raise Failure(*problems)
+        raise_all(problems)
         return files
 
     def file(self, path: str, now: bytes | None) -> FileState:
