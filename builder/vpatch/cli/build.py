@@ -96,8 +96,9 @@ def build_command(
     _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
     _refuse("--untagged is for --registry: add it", untagged and not registry)
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
+    on_gpus = {"gpus"} if gpus else set()
     orders = [
-        replace(order, set_tags=not untagged, push=push, tests=_tests(order, gpus=gpus, no_test=no_test))
+        replace(order, set_tags=not untagged, push=push, tests=frozenset() if no_test else order.tests | on_gpus)
         for order in _orders(definitions, base, selection, options, everything=everything)
     ]
     untargeted = (push or registry) and not all(order.tags for order in orders)
@@ -130,10 +131,6 @@ def _orders(
     names = options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
     return [Order(base, tags=tuple(tags), overlays=selection.only or (), also=selection.also, **options)]
-
-
-def _tests(order: Order, *, gpus: bool, no_test: bool) -> frozenset[str]:
-    return frozenset() if no_test else order.tests | {"gpus"} if gpus else order.tests
 
 
 def _check(orders: Sequence[Order]) -> None:

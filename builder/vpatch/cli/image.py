@@ -84,7 +84,9 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     about |= {"verbose": verbose, "problems": [*_problems(claim, now)]}
     summary = outcome.of_inspect(image, claim, now)
     if sbom:
-        document = _bill(found, claim, now)
+        with extra_required():
+            from vpatch.image.sbom import sbom_of
+        document = sbom_of(found, claim, now.later)
         return SbomReport(**about, document="" if now.lost else document, outcome=summary if now.lost else "")
     if now.whole:
         introduce(image, claim.vllm, claim.vpatch)
@@ -159,13 +161,6 @@ class SbomReport(InspectReport):
     def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the document."""
         yield from map(Line, self.document.splitlines())
-
-
-def _bill(found: Base, said: Label, now: Standing) -> str:
-    with extra_required():
-        from vpatch.image.sbom import sbom_of
-
-    return sbom_of(found, said, now.later)
 
 
 def _problems(said: Label, now: Standing) -> Iterator[Problem]:

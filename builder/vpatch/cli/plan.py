@@ -155,7 +155,7 @@ def plan_command(
     if log:
         start = _read_start(log, {**options, "preset": named, "compose": file}, model)
         known = load(model or start.model, revision, weights_gib=weights_gib, download=download)
-        return logged(start, known, _gpu(card, gpu_memory_gib, None))
+        return _logged(start, known, _gpu(card, gpu_memory_gib, None))
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
     if file:
@@ -185,11 +185,21 @@ def plan_command(
 
 
 def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Start:
-    """Read a log; raise `UsageError` for options that are the log's to say, and for a log that lacks the model."""
+    """Read a log, of standard input if it is `-`.
+
+    Raises:
+        UsageError: options are the log's to say, or it lacks the model.
+        Failure: it cannot be read, or is no log of one start.
+    """
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name != "vllm"]
     if given:
         raise click.UsageError(f"--log compares what the log says: leave out {', '.join(given)}")
-    start = read_start(log, str(options["vllm"] or ""))
+    vllm = str(options["vllm"] or "")
+    if log == _STDIN:
+        text = sys.stdin.buffer.read(LOG_BYTES) if sys.stdin else b""
+        start = start_of(text.decode("utf-8", "replace").splitlines(), "standard input", vllm)
+    else:
+        start = read(log, vllm)
     if not (model or start.model):
         raise click.UsageError("the log does not have the model: give --model")
     return start
@@ -248,42 +258,25 @@ class PresetsReport(Report):
         return Grid([("preset", "what"), *((one.name, one.summary) for one in self.presets)])
 
 
-STDIN = Path("-")
+_STDIN = Path("-")
 _OPTIONS = {field.name for field in fields(Deployment)} | {"model", "revision", "quantization", "speculative_config"}
 
 
-def read_start(file: Path, vllm: str) -> Start:
-    """Read a log from a file, or from standard input if it is `-`; `vllm` is for one without the version.
-
-    Raises:
-        Failure: it cannot be read, or is no log of one start.
-    """
-    if file != STDIN:
-        return read(file, vllm)
-    given = sys.stdin.buffer.read(LOG_BYTES) if sys.stdin else b""
-    return start_of(given.decode("utf-8", "replace").splitlines(), "standard input", vllm)
-
-
-def logged(start: Start, model: Model, gpu: Gpu) -> TextReport:
+def _logged(start: Start, model: Model, gpu: Gpu) -> TextReport:
     """Return the comparison of a log with the plan; raise `Failure` if there is no such plan."""
     found = compare(model, start, gpu)
-    record = recorded(start, model, found.fit.deployment)
-    numbers = [{**asdict(one), "error": round(one.error, 4), "within": one.within} for one in found.numbers]
-    about = {"numbers": numbers, "record": record, "verdict": "refused" if start.refused else "started"}
-    return TextReport(object=about, lines=[*_lines(found, model), json.dumps(record)], whole=True)
-
-
-def recorded(start: Start, model: Model, deployment: Deployment) -> dict[str, Any]:
-    """Return the record of a start, to send in: what was started, on what, and what vLLM printed of it."""
-    return {
+    record = {  # to send in: what was started, on what, and what vLLM printed of it
         "vllm": str(start.vllm),
         "model": start.model or model.name,
         "architecture": model.architecture,
-        "gpu": deployment.gpu.name,
+        "gpu": found.fit.deployment.gpu.name,
         "arguments": {name: value for name, value in start.arguments.items() if name in _OPTIONS},
         "printed": dict(start.printed),
         "refused": start.refused,
     }
+    numbers = [{**asdict(one), "error": round(one.error, 4), "within": one.within} for one in found.numbers]
+    about = {"numbers": numbers, "record": record, "verdict": "refused" if start.refused else "started"}
+    return TextReport(object=about, lines=[*_lines(found, model), json.dumps(record)], whole=True)
 
 
 def _lines(found: Comparison, model: Model) -> Iterator[str]:

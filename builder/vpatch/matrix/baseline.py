@@ -180,7 +180,10 @@ def _described(cell: Cell, parts: Sequence[PartVerdict], beyond: Sequence[Proble
 def _changed(was: Cell, cell: Cell) -> tuple[Urgency, str] | None:
     before, after = was.verdict.state, cell.verdict.state
     if before is after:
-        old, new = ({part.name: _form(part) for part in one.verdict.parts} for one in (was, cell))
+        old, new = (
+            {part.name: f"{part.state} as in {part.shape}" if part.shape else part.state for part in one.verdict.parts}
+            for one in (was, cell)
+        )
         names = (name for name in {**old, **new} if old.get(name) != new.get(name))
         found = [f"{name}: {old.get(name, 'no such part')} -> {new.get(name, 'no such part')}" for name in names]
         return (Urgency.OTHER, "; ".join(found)) if found else None
@@ -189,10 +192,6 @@ def _changed(was: Cell, cell: Cell) -> tuple[Urgency, str] | None:
     if after is State.MERGED:
         kind, reason = Urgency.BETTER, reason or "now merged upstream: this overlay can go"
     return kind, ": ".join(filter(None, (reason, cell.verdict.because)))
-
-
-def _form(part: PartVerdict) -> str:
-    return f"{part.state} as in {part.shape}" if part.shape else str(part.state)
 
 
 def _joined(problems: Sequence[Problem]) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -98,21 +98,15 @@ class Server:
         if f" {root}/vllm/" in maps or (self.receipt and self._sees(root, self.receipt.root)):
             return True
         prefixes = {root, *([prefix] if prefix else [])} - {Path("/"), Path("/usr")}
-        return names_vllm(self.process.words) and self._is_of(prefixes, maps)
-
-    def _is_of(self, prefixes: Collection[Path], maps: str) -> bool:
-        """Whether it has mapped a file of an environment, or its command line names a program of one."""
+        if not names_vllm(self.process.words):
+            return False
         if any(f" {one}/" in maps for one in prefixes):
             return True
-        # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
-        return any(path.is_relative_to(one) for path in self._called() for one in prefixes)
-
-    def _called(self) -> list[Path]:
-        """Return the folders of the programs that its command line names."""
         here = (self.process.folder / "cwd").readlink()
-        folders = [here.joinpath(word).parent for word in self.process.words[:2]]
-        found = answered(self.process, self.process.user, lambda _: [str(one.resolve()) for one in folders])
-        return [Path(one) for one in found]
+        # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
+        called = [here.joinpath(word).parent for word in self.process.words[:2]]
+        found = answered(self.process, self.process.user, lambda _: [str(one.resolve()) for one in called])
+        return any(Path(path).is_relative_to(one) for path in found for one in prefixes)
 
     def _sees(self, folder: Path, place: str) -> bool:
         """Whether a folder is what the process sees at a place."""
@@ -279,15 +273,13 @@ def _asked(one: Process) -> str | None:
 
 def remedy(one: Process) -> str:
     """Return why this user may not read a process, and how to read it."""
-    with suppress(OSError):
-        return _remedy(one.user.id)
-    return "permission denied"
-
-
-def _remedy(user: int) -> str:
+    try:
+        user = one.user.id
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return "permission denied"
     if os.geteuid() != 0:
         return f"permission denied; become its user ({user}), or root"
-    status = Path("/proc/self/status").read_text("ascii", "replace")
     capabilities = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
     if int(capabilities, 16) & _TRACES:
         return "permission denied by a security module, or since it is of another user namespace; run vpatch beside it"
