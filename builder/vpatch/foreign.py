@@ -54,7 +54,7 @@ def opened_regular(path: str | os.PathLike[str]) -> Iterator[int]:
 
 @contextmanager
 def descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Open whatever stands at a path during the block, with these flags; raises OSError."""
+    """Open a file or folder during the block, with these flags; raises OSError."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
         yield file
