@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure
+from vpatch.settings import rfc3339, source_date_epoch
 
 LAST = 253_402_300_799
 BAD = ["soon", "-5", "1.5", "1e9", " 7", "٣", "0x10", "1" * 30, "9" * 100_000, str(LAST + 1), str(2**63)]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,11 +23,11 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
-    ("cache", "epoch", "installation", "manifest", "processes"),
+    ("gpu", "installation", "manifest", "processes", "script", "settings"),
     ("core", "net"),
     ("tree", "release"),
-    ("api", "image"),
-    ("matrix", "plan", "testing", "doctor", "run"),
+    ("api",),
+    ("image", "matrix", "plan", "testing", "doctor", "run"),
     ("cli", "vpatch"),
     ("__main__",),
 )
@@ -49,7 +50,7 @@ CORE = (
 PLAN = (
     ("plan", "deployment", "checkpoint_files"),
     ("architectures", "commands", "defaults", "latent", "needs", "quantization", "startup_log"),
-    ("activations", "matrices", "refusals", "states"),
+    ("activations", "matrices", "refusals"),
     ("kv_cache", "memory", "weights"),
     ("checkpoint", "fit"),
     ("cautions", "log_comparison", "models", "verdict"),
@@ -66,7 +67,7 @@ LEVEL, CORE_LEVEL, PLAN_LEVEL = numbered(LEVELS), numbered(CORE), numbered(PLAN)
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
-    "git": {"tree.checkout", "tree.plumbing", "matrix.trees"},
+    "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
@@ -75,7 +76,7 @@ EXTRAS = {
     "oras": {"image.registry"},
     "cyclonedx": {"image.sbom"},
     "packageurl": {"image.sbom"},
-    "elftools": {"image.fatbin", "image.architectures"},
+    "elftools": {"gpu.fatbin", "image.checks"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.models"},
@@ -239,6 +240,24 @@ def test_overlays_import_public_names_only(name: str) -> None:
     used = [i for i in used if not i.startswith("vpatch_overlays._")]  # code that overlays share
     assert [i for i in used if i.partition(".")[0] not in {"vpatch", *sys.stdlib_module_names}] == []
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
+
+
+def test_a_start_that_remembers_its_plan_imports_no_engine() -> None:
+    early, new = set[str](), {"cli.run"}
+    while new:
+        early |= new
+        found = {within(imported) for name in new for imported in imports(parsed(OURS[name]), late=False)}
+        new = {name for name in found if name} - early
+
+    assert "run.launch" in early
+    assert "core.engine" not in early
+
+
+def test_no_two_classes_have_one_name() -> None:
+    nodes = (node for path in OURS.values() for node in ast.walk(parsed(path)))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_public_names_exist() -> None:

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 from vpatch.processes import Process, User
-from vpatch.processes.inside import Files, answered
+from vpatch.processes.inside import ProcessFiles, answered
 
 from tests.needs import root_only
 from tests.tiers import deep
 from tests.tree.conftest import NOBODY
 
 
-def seen(one: Process, ask: Callable[[Files], Any], user: int = 0) -> Any:
+def seen(one: Process, ask: Callable[[ProcessFiles], Any], user: int = 0) -> Any:
     return answered(one, User(user, user, ()), ask, patience=20)
 
 
@@ -88,12 +88,12 @@ def test_a_path_leads_where_the_process_itself_would_come(seed: int, tmp_path: P
     (tmp_path / "root").mkdir()
     paths = drawn(tmp_path / "root", seed)
 
-    def chrooted(_: Files) -> list[Any]:
+    def chrooted(_: ProcessFiles) -> list[Any]:
         os.chroot(tmp_path / "root")
         os.chdir("/")
         return [identity(one) for one in paths]
 
-    def inside(files: Files) -> list[Any]:
+    def inside(files: ProcessFiles) -> list[Any]:
         return [looked(files, one) for one in paths]
 
     with rooted(tmp_path / "root") as one:
@@ -104,7 +104,7 @@ def test_a_path_leads_where_the_process_itself_would_come(seed: int, tmp_path: P
     assert any(isinstance(one, list) for one in found)
 
 
-def looked(files: Files, place: str) -> list[int] | int:
+def looked(files: ProcessFiles, place: str) -> list[int] | int:
     try:
         return files.identity(place)
     except OSError as error:
@@ -165,7 +165,7 @@ def test_what_is_no_file_of_code_is_not_opened(tmp_path: Path) -> None:
     for name, (make, _) in NO_CODE.items():
         make(tmp_path / name)
 
-    def read(files: Files) -> dict[str, str]:
+    def read(files: ProcessFiles) -> dict[str, str]:
         found = {}
         for name in NO_CODE:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from vpatch import manifest
 from vpatch.image.config import LABEL, Base
-from vpatch.image.patch import provenance_of
+from vpatch.image.patch import label_of
 from vpatch.manifest import Written
 
 from tests.failures import problem_of
@@ -60,4 +60,4 @@ def test_a_label_that_names_a_file_elsewhere() -> None:
     config: dict[str, Any] = {"config": {"Labels": {LABEL: json.dumps(label)}}}
 
     why = "not what vpatch writes: '../shadow' is no path of a file in the tree"
-    assert str(problem_of(provenance_of, Base("image", "", config))) == f"cannot read provenance: image: {why}"
+    assert str(problem_of(label_of, Base("image", "", config))) == f"cannot read provenance: image: {why}"

@@ -24,11 +24,11 @@ from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup, leftovers
+from vpatch.tree import backup
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Reads, Tree, imported_by, is_checkout, locate
 from vpatch.tree.unified import unified
-from vpatch.tree.upgrade import Upgrade, not_installed, upgrade_of
+from vpatch.tree.upgrade import Upgrade, leftovers, not_installed, remove_leftovers, upgrade_of
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
     gone = not_installed(store, installed)
-    notes = tuple(map(str, leftovers.problems(found)))
+    notes = tuple(map(str, leftovers(found)))
     done = Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
     return replace(done, upgradable=upgrade.overlays if upgrade else ())
 
@@ -181,7 +181,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := changing.obstacle(seen, changeset.before)) else []
-    notes = (*notes_of(chosen, changeset.before), *map(str, leftovers.problems(found)))
+    notes = (*notes_of(chosen, changeset.before), *map(str, leftovers(found)))
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
     return _checked(Diff(*about, files, upgradable=upgrade.overlays if upgrade else ()))
@@ -207,7 +207,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
-    left = map(str, leftovers.problems(writable.tree))
+    left = map(str, leftovers(writable.tree))
     notes = (*notes_of(chosen, changeset.after), *changing.notes_on_edits(writes, writable.tree), *left)
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
@@ -222,7 +222,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
-    Without `overlays`, it also removes what was kept of a vLLM that is no longer installed, see `tree.leftovers`.
+    Without `overlays`, it also removes what was kept of a vLLM that is no longer installed, see `tree.upgrade`.
     It changes nothing if no such overlay is applied. Without `overlays`, it works even if some do not load.
 
     Raises:
@@ -232,7 +232,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     installed, broken = loadable() if overlays is None else (discover(), ())
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
-    left = leftovers.remove(writable.tree) if overlays is None else ()
+    left = remove_leftovers(writable.tree) if overlays is None else ()
     seen = Reads(writable.tree)
     gone = not_installed(writable, installed) if overlays is None else {}
     affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
@@ -284,7 +284,7 @@ def verify(
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
     hint = "install it, or remove all by `vpatch revert`"
     unknown = Problem("cannot verify", str(found.root), "", code=Code.UNKNOWN_OVERLAY, hint=hint)
-    problems = [*seen.problems, *leftovers.problems(found)]
+    problems = [*seen.problems, *leftovers(found)]
     problems += upgrade.problems if (upgrade := _upgrade(store, installed, chosen, seen.verdicts)) else []
     problems += (replace(unknown, cause=f"{name} is applied, and its package is not installed here") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance

@@ -121,6 +121,21 @@ def failing(what: str, where: str, error: OSError, hint: str = "") -> Problem:
     return Problem(what, where, cause(error), code=code, hint=hint)
 
 
+def raise_all(problems: Iterable[Problem]) -> None:
+    """Raise one failure of all problems, if there are any."""
+    if found := tuple(problems):
+        raise Failure(*found)
+
+
+@contextmanager
+def collecting(problems: list[Problem]) -> Iterator[None]:
+    """Append the problems of a failure that the block raises, and go on."""
+    try:
+        yield
+    except Failure as failure:
+        problems += failure.problems
+
+
 @contextmanager
 def naming(what: str, where: str, hint: str = "") -> Iterator[None]:
     """Turn an OSError into a failure that names the file.

@@ -21,43 +21,45 @@ TOML_BYTES = 1 << 18  # tomllib takes a time that grows with the square of some 
 DEPTH = 64  # arrays and objects inside each other
 
 
-def read_regular(path: str | os.PathLike[str], most: int = CODE_BYTES, *, dir_fd: int | None = None) -> bytes:
+def read_regular(path: str | os.PathLike[str], most: int = CODE_BYTES) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
     Args:
         path: the file; links are followed.
         most: the bound, in bytes.
-        dir_fd: an open folder that a relative path starts from.
 
     Raises:
         OSError: it is no regular file, is larger, or cannot be read.
     """
-    with opened_regular(path, dir_fd=dir_fd) as file:
+    with opened_regular(path) as file:
         return read_opened(file, most)
 
 
 @contextmanager
-def opened_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Iterator[int]:
+def opened_regular(path: str | os.PathLike[str]) -> Iterator[int]:
     """Open a regular file during the block, for those who read a part of it; raises what `read_regular` raises."""
     try:
-        file = _opened(path, dir_fd)
         try:
+            # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.
+            _refuse_irregular(os.stat(path))  # noqa: PTH116 - as often as files are read
+        except ValueError as error:  # a null character, or one that UTF-8 cannot encode
+            raise OSError(errno.EINVAL, "no file can have this name") from error
+        with descriptor(path, os.O_NONBLOCK | os.O_NOCTTY) as file:
             _refuse_irregular(os.fstat(file))
             yield file
-        finally:
-            os.close(file)
     except OSError as error:
         error.filename = error.filename or os.fspath(path)
         raise
 
 
-def _opened(path: str | os.PathLike[str], dir_fd: int | None) -> int:
+@contextmanager
+def descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file or folder during the block, with these flags; raises OSError."""
+    file = os.open(path, flags | os.O_CLOEXEC)
     try:
-        # Opening a device can already have an effect, so `stat` comes before `open`; the second look is for a swap.
-        _refuse_irregular(os.stat(path, dir_fd=dir_fd))
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=dir_fd)
-    except ValueError as error:  # a null character, or one that UTF-8 cannot encode
-        raise OSError(errno.EINVAL, "no file can have this name") from error
+        yield file
+    finally:
+        os.close(file)
 
 
 def read_opened(file: int, most: int = CODE_BYTES) -> bytes:
@@ -90,15 +92,15 @@ def parse_json(document: str | bytes, most: int = CODE_BYTES) -> Any:
     return found
 
 
-def parse_toml(document: bytes, most: int = TOML_BYTES) -> dict[str, Any]:
-    """Parse TOML of at most `most` bytes, whose arrays and tables nest at most 64 deep.
+def parse_toml(document: bytes) -> dict[str, Any]:
+    """Parse TOML of at most `TOML_BYTES`, whose arrays and tables nest at most 64 deep.
 
     Raises:
         ValueError: it is something else.
     """
     import tomllib  # rarely needed, and slow to import
 
-    _refuse_long(document, most)
+    _refuse_long(document, TOML_BYTES)
     try:
         found = tomllib.loads(document.decode())
     except RecursionError:

@@ -21,13 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch import cache, locking
+from vpatch import locking
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.select import scopes
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
+from vpatch.settings import cache_folder
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import verify
@@ -123,7 +124,7 @@ def release(version: str, folder: Path | None = None) -> Path:
     """
     from vpatch.release.fetch import fetch
 
-    target = (folder or cache.folder("or name a folder") / "releases") / version
+    target = (folder or cache_folder("or name a folder") / "releases") / version
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f".{version}.lock").open("w") as lock:
         locking.lock(lock.fileno())

@@ -17,7 +17,7 @@ from tests.hybrid import ONLY as NAMED
 HEAD = """
 from dataclasses import dataclass
 from vpatch import Overlay, Part, Shape
-from vpatch.core.verdict import Answer, Finding, Found
+from vpatch.core.verdict import Answer, EditFinding, Found
 
 @dataclass(frozen=True)
 class Custom:
@@ -37,7 +37,7 @@ class Custom:
 overlay = Overlay(summary="Broken.", parts=(Part("part", (Shape("shape", (Custom(),)),), merged=Custom()),))
 """
 FINE = {
-    "state": "return Finding(Found.BEFORE)",
+    "state": "return EditFinding(Found.BEFORE)",
     "apply": "files.put(self.file, files.read(self.file) + b'x = 1  # vpatch: broken\\n')",
     "ask": "return Answer(None, '')",
 }

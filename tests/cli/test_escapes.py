@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 from vpatch.cli import output
-from vpatch.cli.output import Grid, Listing, Report, show, tell
-from vpatch.cli.verdicts import Line, rows, table
+from vpatch.cli.output import Grid, Report, TextReport, show, tell
+from vpatch.cli.wording import Line, rows, table
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.wrapping import printable
@@ -51,8 +51,8 @@ def test_every_output_is_escaped(
     for one in (
         Drawn(drawn=[*table([*rows([Verdict(EVIL, (part,))], parts=True)], None)]),
         Drawn(drawn=Grid([("a", "b"), (EVIL, "b")])),
-        Listing(lines=[EVIL], problems=[Problem(EVIL, EVIL, EVIL, EVIL)]),
-        Listing(cautions=[EVIL], notes=[EVIL], outcome=EVIL),
+        TextReport(lines=[EVIL], problems=[Problem(EVIL, EVIL, EVIL, EVIL)]),
+        TextReport(cautions=[EVIL], notes=[EVIL], outcome=EVIL),
     ):
         show(one)
     tell(EVIL)
@@ -64,7 +64,7 @@ def test_every_output_is_escaped(
 
 
 def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Listing(lines=[EVIL], object={"label": EVIL}), "x")
+    show(TextReport(lines=[EVIL], object={"label": EVIL}), "x")
 
     out = capsys.readouterr().out
     assert out.removesuffix("\n").isprintable()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vpatch.cli.verdicts import table
+from vpatch.cli.wording import table
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees

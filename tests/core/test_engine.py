@@ -12,7 +12,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Reach, Shape
 from vpatch.core.syntax import fingerprint
-from vpatch.core.verdict import Finding, State
+from vpatch.core.verdict import EditFinding, State
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE, applied, in_any_order, make, module, names_of_fragments, overlay
@@ -110,7 +110,7 @@ class Faulty:
     def reach(self) -> Reach:
         return ((FILE, ""),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         return self.edit.state(files, overlay)
 
     def apply(self, files: Workspace, overlay: str) -> None:

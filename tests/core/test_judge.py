@@ -11,7 +11,7 @@ from vpatch import AddFile, Contains, Defines, Lists, Not, ReplaceExpr
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Reach, Shape
 from vpatch.core.parse import Source
-from vpatch.core.verdict import Answer, Finding, Found, State
+from vpatch.core.verdict import Answer, EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
@@ -166,10 +166,10 @@ class Broken:
     def reach(self) -> Reach:
         return ((FILE, None),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         if self.found is None:
             raise self.error
-        return Finding(self.found)
+        return EditFinding(self.found)
 
     def apply(self, files: Workspace, overlay: str) -> None:
         raise self.error
@@ -208,7 +208,7 @@ class Counting:
     scope: str = "f"
     reach: Reach = ((FILE, "f"),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         self.looked.times += 1
         return ReplaceExpr(FILE, "f", old="nowhere()", new="x").state(files, overlay)
 

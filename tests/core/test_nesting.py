@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from vpatch import EnsureImport
 from vpatch.core import nesting
-from vpatch.core.parse import Cache, Lost
+from vpatch.core.parse import Lost, ParsedModules
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
 
@@ -107,7 +107,7 @@ def test_encodings_that_are_read(cookie: str) -> None:
     data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
 
     assert Workspace({FILE: data}.get).source(FILE).bytes == data
-    assert Workspace({FILE: data}.get, Cache({FILE: frozenset()})).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get, ParsedModules({FILE: frozenset()})).source(FILE).bytes == data
 
 
 @pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])

@@ -9,7 +9,7 @@ from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Im
 from vpatch.core.engine import Engine
 from vpatch.core.listing import pack
 from vpatch.core.overlay import Predicate
-from vpatch.core.parse import Cache
+from vpatch.core.parse import ParsedModules
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE, module, overlay
@@ -160,7 +160,11 @@ def test_the_engine_reads_the_folders_that_predicates_list() -> None:
 
 
 def test_a_module_is_asked_once_for_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, cache, predicate = create_autospec(Defines._answer, side_effect=Defines._answer), Cache(), Defines(FILE, "C")
+    asked, cache, predicate = (
+        create_autospec(Defines._answer, side_effect=Defines._answer),
+        ParsedModules(),
+        Defines(FILE, "C"),
+    )
     monkeypatch.setattr(Defines, "_answer", asked)
     codes = [CODE, CODE, "", "", CODE]
 

@@ -6,7 +6,7 @@ import difflib
 
 import pytest
 from vpatch import AddFunction, EnsureImport, InsertAfter, ReplaceExpr
-from vpatch.core.parse import Cache, Lost
+from vpatch.core.parse import Lost, ParsedModules
 from vpatch.core.select import block
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_used(data: bytes | None, message: str) -> None:
 
 def test_equal_bytes_are_parsed_and_read_once() -> None:
     asked: list[str] = []
-    cache = Cache()
+    cache = ParsedModules()
 
     def read(file: str) -> bytes:
         asked.append(file)

@@ -14,8 +14,7 @@ import pytest
 from vpatch import api
 from vpatch.cli.target import Target
 from vpatch.core.catalogue import Selection
-from vpatch.doctor.interpreter import described
-from vpatch.doctor.subject import Finding, Subject
+from vpatch.doctor.subject import Finding, Subject, described
 from vpatch.guest.record import entry
 from vpatch.tree import verify
 from vpatch.tree.environment import named

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from vpatch.doctor.probes import AT_ONCE, run
 from vpatch.errors import Failure
-from vpatch.image.script import Ending
+from vpatch.script import Ending
 
 from tests.conftest import contents_of
 from tests.doctor.conftest import alone, put

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from vpatch.guest import record
-from vpatch.guest.record import Row
+from vpatch.guest.record import RecordRow
 
 SAME = [
     b"",
@@ -69,7 +69,7 @@ def test_millions_of_rows_are_refused(end: bytes) -> None:
     ],
 )
 def test_whether_a_row_is_true(line: str, true: bool) -> None:  # noqa: FBT001
-    assert Row("a.py", line).is_true_of(b"hello") is true
+    assert RecordRow("a.py", line).is_true_of(b"hello") is true
 
 
 def test_an_entry_is_as_an_installer_writes_it() -> None:
@@ -104,5 +104,5 @@ def test_rows_are_dropped() -> None:
 def test_a_row_is_found() -> None:
     parsed = record.parse(b"a.py,first,\na.py,second,\n")
 
-    assert parsed.row("a.py") == Row("a.py", "a.py,first,\n")
+    assert parsed.row("a.py") == RecordRow("a.py", "a.py,first,\n")
     assert parsed.row("b.py") is None

@@ -15,7 +15,7 @@ from vpatch.errors import Failure
 from vpatch.image.engine import followed
 from vpatch.image.engine.containers import require_gpus
 from vpatch.image.engine.files import ContainerFiles, open_files
-from vpatch.image.filesystem import Kind, Vllm, read_from
+from vpatch.image.filesystem import Kind, Place, read_from
 
 from tests.failures import problem_of
 from tests.image.standin import archive, imported
@@ -53,8 +53,8 @@ def test_files_of_every_kind(files: ContainerFiles) -> None:
         assert told is (entry.kind if entry else None) is kind, "by HEAD as by the archive"
         assert files.kind(path) is kind, "once the entry is known"
 
-    vllm = Vllm("d", "vllm-1.dist-info")
-    assert read_from(files, Vllm(".", ""), "d/") == pack(["file", "folder", "link", "pipe", "sub"])
+    vllm = Place("d", "vllm-1.dist-info")
+    assert read_from(files, Place(".", ""), "d/") == pack(["file", "folder", "link", "pipe", "sub"])
     assert read_from(files, vllm, "sub/") == pack([])
     assert [read_from(files, vllm, f"{path}/") for path in ("none", "file", "link", "folder")] == [None] * 4
     folder, file = files.entry("d"), files.entry("d/file")
@@ -159,7 +159,7 @@ def test_engines_without_gpus(
     monkeypatch.setattr(docker.APIClient, "start", start)
 
     problem = problem_of(require_gpus, client, image, "the-tests", "python3")
-    assert (problem.what, problem.where, problem.cause) == (what, "docker engine", cause)
+    assert (problem.what, problem.where, problem.reason) == (what, "docker engine", cause)
 
 
 def test_other_errors_are_left_to_the_tests(client: docker.DockerClient, image: str) -> None:

@@ -209,7 +209,7 @@ def test_images_that_nobody_has(vpatch: Program, engine: docker.DockerClient, re
     ran = vpatch("inspect", f"{registry}/no/such:x")
     problem, outcome = ran.err.splitlines()
     assert ran.code == 1
-    assert problem == f"cannot read: {registry}/no/such:x: no such image: check its name and its tag"
+    assert problem == f"cannot read: {registry}/no/such:x: no such image; check its name and its tag"
     build = f"`vpatch build --base IMAGE --tag {registry}/no/such:x`"
     assert outcome == f"Nothing to show: the engine does not have it. Build it with {build}."
 

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 from vpatch.errors import Failure
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Vllm
+from vpatch.image.filesystem import Place
 from vpatch.image.registry.image import Manifest, RemoteImage
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.repository import Descriptor, Repository
-from vpatch.image.registry.tar import LayerView, Usage, read_layer
+from vpatch.image.registry.tar import LayerView, Spent, read_layer
 from vpatch.image.search import find_vllm
 
 from tests.image.registry.images import tar
@@ -53,7 +53,7 @@ def config_of(env: Mapping[str, str], workdir: str = "", **more: Any) -> Mapping
 
 
 def view_of(layer: bytes) -> LayerView:
-    return read_layer(iter([layer]), is_wanted, Usage())[0]
+    return read_layer(iter([layer]), is_wanted, Spent())[0]
 
 
 def files_of(views: Sequence[LayerView], config: Mapping[str, Any]) -> LayeredFiles:
@@ -64,7 +64,7 @@ def files_of(views: Sequence[LayerView], config: Mapping[str, Any]) -> LayeredFi
     return LayeredFiles(image, is_wanted, known={one.digest: view for one, view in zip(layers, views, strict=True)})
 
 
-def found(layer: Layer, python: str | None = None, env: Mapping[str, str] | None = None, *, pth: bool = False) -> Vllm:
+def found(layer: Layer, python: str | None = None, env: Mapping[str, str] | None = None, *, pth: bool = False) -> Place:
     """Return the vLLM that is found in an image of one layer; `workdir` is not of the environment."""
     given = {"PATH": SYSTEM, **(env or {})}
     config = config_of(given, given.pop("workdir", ""))
@@ -101,7 +101,7 @@ ENV, USER = "srv/env/lib/python3.13/site-packages", "root/.local/lib/python3.12/
 )
 def test_layouts(site: str, how: dict[str, str]) -> None:
     bins = {"srv/env/bin/python3": b"", "usr/bin/python3": b""}
-    assert found({**vllm(site), **bins}, env=how) == Vllm(site, "vllm-0.20.2.dist-info")
+    assert found({**vllm(site), **bins}, env=how) == Place(site, "vllm-0.20.2.dist-info")
 
 
 VENV = "opt/venv/lib/python3.12/site-packages"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from vpatch.matrix import run
 from vpatch.matrix.cache import Cache
-from vpatch.matrix.releases import Release, releases_of
+from vpatch.matrix.releases import IndexRelease, releases_of
 
 from tests.loopback import SOURCES, index, settings
 from tests.processes import UNWATCHED
@@ -23,7 +23,7 @@ FILES = (CORE, INIT, "vllm/not/there.py")
 WANTED = {name: SOURCES[name] for name in (CORE, INIT)}
 
 
-def release_of(cache: Cache | None, version: str = "1.0") -> Release:
+def release_of(cache: Cache | None, version: str = "1.0") -> IndexRelease:
     """Return a release of the loopback index."""
     (release,) = releases_of("vllm", [version], cache).releases
     return release

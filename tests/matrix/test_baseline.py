@@ -12,8 +12,8 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Code, Problem
-from vpatch.matrix.baseline import Change, Kind, changes
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.baseline import Change, Urgency, changes
+from vpatch.matrix.verdicts import Cell, FilesRead, Matrix, Row
 from vpatch.matrix.worker import try_one
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def cell(said: str, overlay: str = "an-overlay") -> Cell:
 
 def row(name: str, *cells: Cell, version: str | None = "", problems: tuple[Problem, ...] = ()) -> Row:
     """A row that could be read; its version is its name by default."""
-    return Row(name, Tree({}, name if version == "" else version, f"origin of {name}"), cells, problems)
+    return Row(name, FilesRead({}, name if version == "" else version, f"origin of {name}"), cells, problems)
 
 
 def unread(name: str) -> Row:
@@ -126,19 +126,19 @@ def test_a_cell(before: str | None, after: str, kind: str | None, because: str) 
         was = old.cells[0].verdict.state if before else None
         against = "0.20.2" if before else None
         now = cell(after).verdict.state
-        assert found == (Change("0.20.2", "an-overlay", against, was, now, Kind(kind), because),)
+        assert found == (Change("0.20.2", "an-overlay", against, was, now, Urgency(kind), because),)
 
 
 @pytest.mark.parametrize(
     ("known", "now", "kind"),
     [
-        (Problem("overlay failed", "a", "x", code=Code.OVERLAY_FAILED), "in other words", Kind.STILL),
-        (Problem("not idempotent", "a", "x"), "not idempotent", Kind.STILL),  # of an older vpatch, without codes
-        (Problem("in other words", "a", "x"), "overlay failed", Kind.WORSE),
-        (Problem("not idempotent", "a", "x", code=Code.NOT_IDEMPOTENT), "not reversible", Kind.WORSE),
+        (Problem("overlay failed", "a", "x", code=Code.OVERLAY_FAILED), "in other words", Urgency.STILL),
+        (Problem("not idempotent", "a", "x"), "not idempotent", Urgency.STILL),  # of an older vpatch, without codes
+        (Problem("in other words", "a", "x"), "overlay failed", Urgency.WORSE),
+        (Problem("not idempotent", "a", "x", code=Code.NOT_IDEMPOTENT), "not reversible", Urgency.WORSE),
     ],
 )
-def test_problems_are_compared_by_their_codes(known: Problem, now: str, kind: Kind) -> None:
+def test_problems_are_compared_by_their_codes(known: Problem, now: str, kind: Urgency) -> None:
     codes = {"not idempotent": Code.NOT_IDEMPOTENT, "not reversible": Code.NOT_REVERSIBLE}
     problem = Problem(now, "b", "y", code=codes.get(now, Code.OVERLAY_FAILED))
     before, after = (replace(cell("pending"), problems=(one,)) for one in (known, problem))
@@ -195,7 +195,7 @@ OLD = (
 def test_what_a_row_is_compared_with(new: Row, against: str | None) -> None:
     found = [change for change in changes(OLD, matrix(new)) if change.overlay]
 
-    assert [(change.vllm, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
+    assert [(change.vllm, change.against, change.kind) for change in found] == [(new.name, against, Urgency.WORSE)]
 
 
 def test_rows() -> None:
@@ -271,7 +271,7 @@ def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
         file: (slim(release) / file).read_bytes() for file in Engine(overlays).files if (slim(release) / file).is_file()
     }
     engine = Engine(overlays)
-    return Row(release, Tree(files, release, "x.whl"), tuple(try_one(files.get, one, engine) for one in overlays))
+    return Row(release, FilesRead(files, release, "x.whl"), tuple(try_one(files.get, one, engine) for one in overlays))
 
 
 def test_a_planted_regression(slim: Trees) -> None:
@@ -282,13 +282,13 @@ def test_a_planted_regression(slim: Trees) -> None:
     other = replace(part.shapes[0], edits=(ReplaceExpr(*PLACE, old="no_such_code", new="no_code"),))
     maimed = replace(whole[0], overlay=replace(hybrid, parts=(replace(part, shapes=(other,)), *hybrid.parts[1:])))
     row = real("0.20.2", slim, whole)
-    old = [replace(row, name="0.20.1", tree=Tree({}, "0.20.1", "x.whl")), real("0.21.0", slim, whole)]
+    old = [replace(row, name="0.20.1", tree=FilesRead({}, "0.20.1", "x.whl")), real("0.21.0", slim, whole)]
 
     assert changes(old, Matrix(whole, (row,))) == ()
     (found,) = changes(old, Matrix(whole, (real("0.20.2", slim, (maimed, whole[1])),)))
 
     assert (found.vllm, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
-    assert (found.before, found.after, found.kind) == (State.PENDING, State.DRIFTED, Kind.WORSE)
+    assert (found.before, found.after, found.kind) == (State.PENDING, State.DRIFTED, Urgency.WORSE)
     assert found.because.startswith("vllm/")
 
 
@@ -297,10 +297,10 @@ def test_a_fix_that_upstream_takes_back_and_one_that_it_makes(slim: Trees) -> No
     before, after = real("0.20.2", slim, overlays), real("0.21.0", slim, overlays)
 
     (better,) = changes([before], Matrix(overlays, (after,)))
-    (worse,) = changes([after], Matrix(overlays, (replace(before, name="main", tree=Tree({}, None, "main")),)))
+    (worse,) = changes([after], Matrix(overlays, (replace(before, name="main", tree=FilesRead({}, None, "main")),)))
 
-    assert better.kind is Kind.BETTER
+    assert better.kind is Urgency.BETTER
     assert better.because.startswith("now merged upstream: this overlay can go: ")
     assert "merged upstream (vllm-project/vllm#39931)" in better.because
-    assert worse.kind is Kind.WORSE
+    assert worse.kind is Urgency.WORSE
     assert worse.because.startswith("upstream took it back: the overlay is needed again: ")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.cache import folder
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Usage
+from vpatch.settings import cache_folder
 
 from tests.failures import problem_of
 from tests.matrix.conftest import flip
@@ -102,9 +102,9 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert folder() == tmp_path / ".cache/vpatch"
+        assert cache_folder() == tmp_path / ".cache/vpatch"
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert folder() == Path("/elsewhere/vpatch")
+    assert cache_folder() == Path("/elsewhere/vpatch")
     (tmp_path / "caches").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     line = f"cannot write the cache: {tmp_path}/caches/vpatch: not a directory; use --no-cache to do without"

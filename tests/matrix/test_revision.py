@@ -14,7 +14,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.listing import unpack
 from vpatch.matrix.trees import Revision
-from vpatch.matrix.verdicts import Tree
+from vpatch.matrix.verdicts import FilesRead
 
 from tests.failures import problem_of
 from tests.hybrid import HYBRID
@@ -63,7 +63,7 @@ def server(upstream: Path) -> Iterator[Served]:
         yield served
 
 
-def read(address: object, rev: str, files: dict[str, bytes]) -> Tree:
+def read(address: object, rev: str, files: dict[str, bytes]) -> FilesRead:
     return Revision(str(address), rev).read([*files, ABSENT])
 
 
@@ -86,7 +86,7 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
     tree = read(upstream, rev, files)
 
     assert len(files) > 15
-    assert tree == Tree(files, version, f"{upstream} {commit}")
+    assert tree == FilesRead(files, version, f"{upstream} {commit}")
     assert Revision(str(upstream), rev).name == rev
     assert read(upstream, commit[:10], files) == tree
 

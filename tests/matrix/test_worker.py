@@ -11,7 +11,7 @@ from vpatch import AddFile, InsertAfter, ReplaceExpr
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Reach
-from vpatch.core.verdict import Finding, Found, State
+from vpatch.core.verdict import EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Code, Problem
 from vpatch.matrix import worker
@@ -45,10 +45,10 @@ class Odd:
     scope: str = ""
     reach: Reach = ((FILE, ""),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         if self.raises:
             raise ZeroDivisionError("no such thing")
-        return Finding(Found.BEFORE)
+        return EditFinding(Found.BEFORE)
 
     def apply(self, files: Workspace, overlay: str) -> None:
         files.put(FILE, b"other = 1\n")

@@ -27,7 +27,7 @@ from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
 from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
-from vpatch.core.verdict import Changeset, Finding, State
+from vpatch.core.verdict import Changeset, EditFinding, State
 from vpatch.core.workspace import Workspace
 
 from tests.engines import engine_of
@@ -70,7 +70,7 @@ class File:
     patched: str
     source: Source
     items: list[Catalogued]
-    found: list[tuple[Edit, Finding]]
+    found: list[tuple[Edit, EditFinding]]
 
     @cached_property
     def engine(self) -> Engine:
@@ -181,7 +181,7 @@ class Release:
         workspace = Workspace(self.read, engine._cache)  # parses what the plan does, once
         made = engine.plan(self.read)
         assert not made.problems
-        found: dict[str, list[tuple[Catalogued, Edit, Finding]]] = {}
+        found: dict[str, list[tuple[Catalogued, Edit, EditFinding]]] = {}
         matched: set[tuple[Edit, ...]] = set()
         for item in overlays:
             for part in judge(item, workspace).parts:

@@ -11,7 +11,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from vpatch.core.overlay import Edit
 from vpatch.core.parse import Source
 from vpatch.core.syntax import along
-from vpatch.core.verdict import Finding
+from vpatch.core.verdict import EditFinding
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Span = tuple[tuple[int, int], tuple[int, int]]
@@ -121,7 +121,7 @@ class Mutator:
         around: the lines of the statements that have such code, and of the headers of definitions that edits name.
     """
 
-    def __init__(self, source: Source, found: Sequence[tuple[Edit, Finding]]) -> None:
+    def __init__(self, source: Source, found: Sequence[tuple[Edit, EditFinding]]) -> None:
         self.file, self.text = source.file, source.module.code
         self.lines, self.tree = self.text.splitlines(keepends=True), ast.parse(self.text)
         self.exact: list[Span] = []

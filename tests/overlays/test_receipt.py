@@ -185,7 +185,7 @@ def two(on: Applied, *, older: str) -> None:
 
 
 def left(on: Applied) -> None:
-    """What is left of a removed vLLM is no record. As conda leaves it when it upgrades: see `tree.leftovers`."""
+    """What is left of a removed vLLM is no record. As conda leaves it when it upgrades: see `tree.upgrade`."""
     file = on.root / "vllm-0.0.1.dist-info/vpatch/provenance.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(kept(on).read_bytes())

@@ -204,7 +204,7 @@ def test_a_refusal_is_reported(status: int, code: str, cause: str, hub: Hub) -> 
 
     (problem,) = refused()
     assert (problem.what, problem.where) == ("cannot download", "config.json of somebody/Some-Model (main)")
-    assert problem.cause == cause
+    assert problem.reason == cause
 
 
 def test_what_the_hub_lacks_is_reported(hub: Hub) -> None:

@@ -100,15 +100,15 @@ def test_an_unknown_model_is_refused(name: str, tmp_path: Path, monkeypatch: pyt
 
     problem = problem_of(load, name)
     assert (problem.what, problem.where) == ("no such model", name[:200])
-    assert problem.cause.startswith("neither a path, nor recorded, nor in the local cache; known: Qwen/")
-    assert problem.cause.endswith("; --download reads it from the hub")
-    assert all(one in problem.cause for one in NAMES)
+    assert problem.reason.startswith("neither a path, nor recorded, nor in the local cache; known: Qwen/")
+    assert problem.reason.endswith("; --download reads it from the hub")
+    assert all(one in problem.hint for one in NAMES)
 
 
 def test_a_revision_that_is_not_recorded_is_refused() -> None:
     problem = problem_of(load, "Qwen3.6-35B-A3B-NVFP4", "fp8-head-embed")
     assert (problem.what, problem.where) == ("no such revision", "Qwen3.6-35B-A3B-NVFP4 (fp8-head-embed)")
-    assert problem.cause == "recorded are main, fp8-head; --download reads it from the hub"
+    assert problem.reason == "recorded are main, fp8-head; --download reads it from the hub"
 
 
 def test_a_path_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

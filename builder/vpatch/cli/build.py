@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from vpatch.cli import image_outcome as outcome
-from vpatch.cli import verdicts
 from vpatch.cli.options import (
     PathType,
     examples,
@@ -26,14 +25,14 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Report, as_object, fitted, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
+from vpatch.cli.wording import Line, as_objects, noted, rows
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import failed
+from vpatch.image import Watch, ignored
+from vpatch.image.checks import check_names, failed
 from vpatch.image.config import extra_required
 from vpatch.image.order import Built, Order, check_files, definition_files, read_definitions
 from vpatch.image.registry.reference import parse
-from vpatch.image.watch import Watch, ignored
 
 _MB = 1e6
 
@@ -97,8 +96,9 @@ def build_command(
     _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
     _refuse("--untagged is for --registry: add it", untagged and not registry)
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
+    on_gpus = {"gpus"} if gpus else set()
     orders = [
-        replace(order, set_tags=not untagged, push=push, tests=_tests(order, gpus=gpus, no_test=no_test))
+        replace(order, set_tags=not untagged, push=push, tests=frozenset() if no_test else order.tests | on_gpus)
         for order in _orders(definitions, base, selection, options, everything=everything)
     ]
     untargeted = (push or registry) and not all(order.tags for order in orders)
@@ -131,10 +131,6 @@ def _orders(
     names = options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
     return [Order(base, tags=tuple(tags), overlays=selection.only or (), also=selection.also, **options)]
-
-
-def _tests(order: Order, *, gpus: bool, no_test: bool) -> frozenset[str]:
-    return frozenset() if no_test else order.tests | {"gpus"} if gpus else order.tests
 
 
 def _check(orders: Sequence[Order]) -> None:
@@ -178,7 +174,7 @@ def _built(order: Order, *, registry: bool, verbose: bool) -> BuildReport:
         return BuildReport(base=order.base, problems=failure.problems, outcome=said)
     _tell(built, verbose=verbose)
     said = outcome.of_build(order, built, registry=registry)
-    notes = verdicts.noted((), built.verdicts)
+    notes = noted((), built.verdicts)
     lost = failed(built.tests)
     return BuildReport(base=order.base, built=built, problems=built.problems, failed=lost, notes=notes, outcome=said)
 
@@ -201,7 +197,7 @@ def _tell(built: Built, *, verbose: bool) -> None:
         for line in outcome.failures(built.tests):
             tell(line, fg="red")
         return
-    tell_table([*verdicts.rows(built.verdicts, parts=verbose)])
+    tell_table([*rows(built.verdicts, parts=verbose)])
     read = built.extra.get("bytes_read")
     for line in (*built.notes, *(built.details if verbose else ())):
         tell(f"  {line}")
@@ -228,7 +224,7 @@ class BuildReport(Report):
         return {
             "tree": built.root,
             "vllm": built.vllm,
-            "overlays": verdicts.as_objects(built.verdicts),
+            "overlays": as_objects(built.verdicts),
             "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
             "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
             "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
@@ -237,7 +233,7 @@ class BuildReport(Report):
             **built.extra,
         }
 
-    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+    def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the image."""
         if self.built and self.built.image:
             yield from fitted([self.built.image], width)
@@ -258,7 +254,7 @@ class BuildsReport(Report):
         """Return the object of each build."""
         return {"builds": [as_object("build", build) for build in self.builds]}
 
-    def shown(self, width: int | None) -> Iterator[verdicts.Line]:
+    def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the images."""
         for build in self.builds:
             yield from build.shown(width)

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 from packaging.utils import parse_wheel_filename
 
-from vpatch.cache import folder
 from vpatch.cli.options import examples, reported
-from vpatch.cli.output import Listing, Report
+from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import counted, listed
 from vpatch.errors import Problem
 from vpatch.matrix.cache import WHEELS, Cache, Usage
 from vpatch.run import upkeep
 from vpatch.run.upkeep import FARMS, Cleared, Farm
+from vpatch.settings import cache_folder
 
 
 @click.command("cache", epilog=examples("cache", "cache --clear"))
@@ -28,7 +28,7 @@ def cache_command(*, clear: bool) -> Report:
     The farms are those of `vpatch run`. vpatch checks each file of the cache when it uses it. The cache is in
     XDG_CACHE_HOME, by default ~/.cache.
     """
-    cache = Cache(folder())
+    cache = Cache(cache_folder())
     store = (cache.folder / FARMS).resolve()
     done = upkeep.clear(store) if clear else Cleared((), tuple(upkeep.farms(store)), "")
     gone, left = done.removed, done.left
@@ -58,7 +58,7 @@ def cache_command(*, clear: bool) -> Report:
         ],
         "removed": {"files": removed.files, "bytes": removed.bytes, "farms": len(gone)},
     }
-    return Listing(object=fields, lines=lines, problems=list(_kept(done, store)) if clear else [])
+    return TextReport(object=fields, lines=lines, problems=list(_kept(done, store)) if clear else [])
 
 
 def _kept(done: Cleared, store: Path) -> Iterator[Problem]:

@@ -13,8 +13,7 @@ from vpatch.cli.options import examples, reported, unwinding
 from vpatch.cli.output import Report
 from vpatch.cli.progress import phases
 from vpatch.cli.target import Target, on_tree
-from vpatch.cli.verdicts import Line, as_objects, noted
-from vpatch.cli.wording import counted, listed
+from vpatch.cli.wording import Line, as_objects, counted, listed, noted
 from vpatch.doctor.examination import Section, examine, sections
 from vpatch.doctor.probes import Probed, probe
 from vpatch.doctor.subject import Finding, Level, Subject

@@ -12,18 +12,17 @@ import click
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
 from vpatch.cli.options import examples, reported, unwinding, verbose_option
-from vpatch.cli.output import Failed, Listing, Report, fitted, frame
-from vpatch.cli.verdicts import Line, Row, table
-from vpatch.cli.wording import command, counted, listed
+from vpatch.cli.output import Failed, Report, TextReport, fitted, frame
+from vpatch.cli.wording import Line, Row, command, counted, listed, table
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
+from vpatch.image import Watch
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
-from vpatch.image.patch import Provenance, provenance_of
+from vpatch.image.patch import Label, label_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
-from vpatch.image.watch import Watch
 from vpatch.manifest import as_json
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
         return Failed(problems=failure.problems, outcome=f"Not tested.{without}")
     fields = {"image": {"ref": image, "digest": found.digest or found.id}, "tests": [asdict(test) for test in ran]}
     lines = [*outcome.test_lines(ran, verbose=verbose, everything=True)]
-    return Listing(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
+    return TextReport(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
 
 
 @click.command("inspect", epilog=examples("inspect me/vllm:v0.20.2", "inspect --json me/vllm:v0.20.2 | jq .image"))
@@ -72,7 +71,7 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     """
     try:
         found, remote = _find(image, platform)
-        claim = provenance_of(found)
+        claim = label_of(found)
         with watching() as watch:
             now = in_registry(remote, claim, watch) if remote else in_engine(found, claim, watch)
     except _NowhereError as nowhere:
@@ -85,7 +84,9 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     about |= {"verbose": verbose, "problems": [*_problems(claim, now)]}
     summary = outcome.of_inspect(image, claim, now)
     if sbom:
-        document = _bill(found, claim, now)
+        with extra_required():
+            from vpatch.image.sbom import sbom_of
+        document = sbom_of(found, claim, now.later)
         return SbomReport(**about, document="" if now.lost else document, outcome=summary if now.lost else "")
     if now.whole:
         introduce(image, claim.vllm, claim.vpatch)
@@ -101,7 +102,7 @@ class InspectReport(Report):
     image: str
     found: Base
     source: str
-    claim: Provenance
+    claim: Label
     now: Standing
     verbose: bool
 
@@ -162,14 +163,7 @@ class SbomReport(InspectReport):
         yield from map(Line, self.document.splitlines())
 
 
-def _bill(found: Base, said: Provenance, now: Standing) -> str:
-    with extra_required():
-        from vpatch.image.sbom import sbom_of
-
-    return sbom_of(found, said, now.later)
-
-
-def _problems(said: Provenance, now: Standing) -> Iterator[Problem]:
+def _problems(said: Label, now: Standing) -> Iterator[Problem]:
     if now.whole:
         yield from (Problem("not as built", f"{said.root}/{path}", f"it {what}") for path, what in now.lost.items())
     else:
@@ -222,7 +216,7 @@ def _rows(overlays: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[R
         yield f"  {one['id']}", str(one["state"]), remark
 
 
-def _everything(said: Provenance, labels: Mapping[str, str]) -> Iterator[str]:
+def _everything(said: Label, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the labels and the files, one a line."""
     yield from (f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items()))
     for title, new in (("changed", False), ("added", True)):
@@ -259,5 +253,5 @@ def tag_command(image: str, names: tuple[str, ...], **_options: bool) -> Report:
     except Failure as failure:
         rest = names[len(done) :]
         again = f"{listed(rest)} is not set. To try again: {command('tag', image, *rest)}."
-        return Listing(object={"changed": done, **about}, problems=failure.problems, outcome=again)
-    return Listing(object={"changed": done, **about}, outcome=outcome.of_tag(image, names))
+        return TextReport(object={"changed": done, **about}, problems=failure.problems, outcome=again)
+    return TextReport(object={"changed": done, **about}, outcome=outcome.of_tag(image, names))

@@ -12,7 +12,7 @@ from vpatch.errors import Code, Failure, shell
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError, NotHereError
 from vpatch.image.order import Built, Order
-from vpatch.image.patch import Provenance
+from vpatch.image.patch import Label
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing
 
@@ -90,7 +90,7 @@ def of_test(image: str, tests: Sequence[Check]) -> str:
     return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
 
 
-def of_inspect(image: str, said: Provenance, now: Standing) -> str:
+def of_inspect(image: str, said: Label, now: Standing) -> str:
     """Return the outcome of showing an image."""
     if now.lost:
         changed = f"{len(now.lost)} of {counted(len(said.files) + 1, 'file')} that the label lists"
@@ -106,11 +106,12 @@ def of_inspect(image: str, said: Provenance, now: Standing) -> str:
 def of_nowhere(image: str, engine: Failure, *, pull: bool) -> str:
     """Return the outcome of showing an image that neither the engine nor the registry has; `engine` failed first."""
     if not isinstance(engine, NotHereError):
-        return f"Nothing to show. The engine was asked first: {engine.problems[0].cause}."
+        return f"Nothing to show. The engine was asked first: {engine.problems[0].reason}."
     build = command("build", "--base", "IMAGE", "--tag", image.partition("@")[0])
     or_pull = f", or pull it with {shell('docker', 'pull', image)}" if pull else ""
-    end = f"; {engine.meant}" if engine.meant else "."
-    return f"Nothing to show: {engine.cause}{end} Build it with {build}{or_pull}."
+    (problem,) = engine.problems
+    end = "" if problem.hint else "."  # a hint is a question
+    return f"Nothing to show: {problem.reason}{end} Build it with {build}{or_pull}."
 
 
 def of_tag(image: str, names: Sequence[str]) -> str:

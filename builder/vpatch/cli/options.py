@@ -1,9 +1,10 @@
-"""What commands share: arguments, options, and the way from a report to the exit code."""
+"""What commands share: arguments, options, files that they write, and the way from a report to the exit code."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import click
 from vpatch.cli.output import QUIET, Failed, Report, show, tell
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
-from vpatch.errors import Failure
+from vpatch.errors import Failure, Problem, naming
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -171,3 +172,56 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
 def unwinding() -> None:
     """Let SIGTERM end the run as SIGINT does, so that containers and temporary files are removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+force_option = click.option("--force", is_flag=True, help="Replace the file if it exists.")
+
+
+def check_outfile(path: Path, *, force: bool) -> None:
+    """Check that a file can be written, before the work is done. A device or a pipe may exist.
+
+    Raises:
+        Failure: it exists and `force` is not set, or it cannot be written.
+    """
+    _refuse_to_overwrite(path, force=force)
+    with naming("cannot write", str(path)):
+        if _is_special(path):
+            path.open("a").close()
+        else:
+            trial = _beside(path)
+            trial.touch()
+            trial.unlink()
+
+
+def write_outfile(path: Path, text: str, *, force: bool) -> None:
+    """Write a file, so that a reader finds all of it or what was there before.
+
+    Raises:
+        Failure: as `check_outfile`.
+    """
+    _refuse_to_overwrite(path, force=force)
+    with naming("cannot write", str(path)):
+        if _is_special(path):
+            path.write_text(text, "utf-8")
+            return
+        new = _beside(path)
+        try:
+            new.write_text(text, "utf-8")
+            new.replace(os.path.realpath(path))
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    if path.is_file() and not force:
+        raise Failure(Problem("exists already", str(path), "it is not overwritten", hint="--force replaces it"))
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something stands there that is no file: a device, a pipe, a folder."""
+    return path.exists() and not path.is_file()
+
+
+def _beside(path: Path) -> Path:
+    real = Path(os.path.realpath(path))
+    return real.with_name(f".{real.name}.{os.urandom(4).hex()}")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TextIO
 
 import click
 
-from vpatch.cli.verdicts import COLORS, Line, Row, table
+from vpatch.cli.wording import COLORS, Line, Row, table
 from vpatch.errors import Failure, Problem, UnknownName, cause
 from vpatch.wrapping import printable, wrapped
 
@@ -66,7 +66,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing(Report):
+class TextReport(Report):
     """A report of lines for people, and of fields for scripts that hold the same; `whole` lines are never broken."""
 
     object: Mapping[str, Any] = field(default_factory=dict)

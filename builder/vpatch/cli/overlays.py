@@ -15,7 +15,7 @@ from string import Template
 import click
 
 from vpatch.cli.options import PathType, complete_overlay, examples, known_overlays, reported
-from vpatch.cli.output import Listing, Report, on_terminal
+from vpatch.cli.output import Report, TextReport, on_terminal
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
 from vpatch.core.overlay import Catalogued
@@ -49,7 +49,7 @@ def list_command() -> Report:
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)
     said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
-    return Listing(object={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)], outcome=said)
+    return TextReport(object={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)], outcome=said)
 
 
 @click.command("show", epilog=examples("show turboquant-hybrid"))
@@ -82,7 +82,7 @@ def show_command(overlay: str) -> Report:
     ]
     detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
     apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
-    return Listing(object={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
+    return TextReport(object={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:
@@ -128,7 +128,7 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     steps = [*begun, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
     said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
     names = [*map(str, written)]
-    return Listing(object={"files": names}, lines=names, outcome=said)
+    return TextReport(object={"files": names}, lines=names, outcome=said)
 
 
 def _package(folder: Path) -> Path | None:

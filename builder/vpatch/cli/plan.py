@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,21 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from vpatch.cli import outfile
-from vpatch.cli.options import PathType, examples, reported
-from vpatch.cli.output import Grid, Listing, Report, on_terminal, tell
-from vpatch.cli.plan_log import logged, read_start
-from vpatch.cli.verdicts import Line
+from vpatch.cli.options import PathType, check_outfile, examples, reported, write_outfile
+from vpatch.cli.output import Grid, Report, TextReport, on_terminal, tell
+from vpatch.cli.wording import Line
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
-from vpatch.plan import GIB
+from vpatch.plan import GIB, Model
 from vpatch.plan.cautions import Caution, cautions
 from vpatch.plan.commands import commands, compose
 from vpatch.plan.defaults import Preset, defaults, gpu, gpu_here, lengths, preset, presets
 from vpatch.plan.deployment import DRAFTS, MOST, NEWEST, Deployment, Gpu, release_of
+from vpatch.plan.log_comparison import Compared, Comparison, compare
 from vpatch.plan.models import load
 from vpatch.plan.rendering import as_object, lines, page, title
-from vpatch.plan.startup_log import Start
-from vpatch.plan.verdict import FITTING, CannotKnow, Plan, Verdict, plan
+from vpatch.plan.startup_log import LOG_BYTES, Start, read, start_of
+from vpatch.plan.verdict import FITTING, CannotKnow, Plan, PlanVerdict, plan
 from vpatch.tree.environment import current
 
 COUNT = click.IntRange(1, MOST)
@@ -155,11 +155,11 @@ def plan_command(
     if log:
         start = _read_start(log, {**options, "preset": named, "compose": file}, model)
         known = load(model or start.model, revision, weights_gib=weights_gib, download=download)
-        return logged(start, known, _gpu(card, gpu_memory_gib, None))
+        return _logged(start, known, _gpu(card, gpu_memory_gib, None))
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
     if file:
-        outfile.check(file, force=force)
+        check_outfile(file, force=force)
     base = preset(named) if named else None
     if base:
         model, revision = base.model, revision or base.revision
@@ -179,27 +179,37 @@ def plan_command(
         return _unknown(failure)
     if file and not planned.problems:
         text = compose(planned.model, planned.deployment, planned.overlays)
-        outfile.write(file, text, force=force)
+        write_outfile(file, text, force=force)
         tell(f"wrote {file}")
     return _report(planned, cautions(planned.fit, slow_link=slow_link), force=force, verbose=verbose)
 
 
 def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Start:
-    """Read a log; raise `UsageError` for options that are the log's to say, and for a log that lacks the model."""
+    """Read a log, of standard input if it is `-`.
+
+    Raises:
+        UsageError: options are the log's to say, or it lacks the model.
+        Failure: it cannot be read, or is no log of one start.
+    """
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name != "vllm"]
     if given:
         raise click.UsageError(f"--log compares what the log says: leave out {', '.join(given)}")
-    start = read_start(log, str(options["vllm"] or ""))
+    vllm = str(options["vllm"] or "")
+    if log == _STDIN:
+        text = sys.stdin.buffer.read(LOG_BYTES) if sys.stdin else b""
+        start = start_of(text.decode("utf-8", "replace").splitlines(), "standard input", vllm)
+    else:
+        start = read(log, vllm)
     if not (model or start.model):
         raise click.UsageError("the log does not have the model: give --model")
     return start
 
 
 def _unknown(failure: CannotKnow) -> Report:
-    verdict = Verdict.CANNOT_KNOW
+    verdict = PlanVerdict.CANNOT_KNOW
     about = {"verdict": verdict.value, "vllm": str(failure.deployment.vllm), "gpu": failure.deployment.gpu.name}
     shown = title(verdict, failure.model, failure.deployment)
-    return Listing(object=about, lines=[shown], whole=True, problems=failure.problems)
+    return TextReport(object=about, lines=[shown], whole=True, problems=failure.problems)
 
 
 def _report(planned: Plan, found: Sequence[Caution], *, force: bool, verbose: bool) -> Report:
@@ -211,7 +221,7 @@ def _report(planned: Plan, found: Sequence[Caution], *, force: bool, verbose: bo
     else:
         shown = lines(planned, written, verbose=verbose)
     fields = as_object(planned, found, written)
-    return Listing(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=warnings)
+    return TextReport(object=fields, lines=[*shown], whole=True, problems=planned.problems, cautions=warnings)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
@@ -246,3 +256,45 @@ class PresetsReport(Report):
         if width is None:
             return [Line(f"{one.name}: {one.summary}") for one in self.presets]
         return Grid([("preset", "what"), *((one.name, one.summary) for one in self.presets)])
+
+
+_STDIN = Path("-")
+_OPTIONS = {field.name for field in fields(Deployment)} | {"model", "revision", "quantization", "speculative_config"}
+
+
+def _logged(start: Start, model: Model, gpu: Gpu) -> TextReport:
+    """Return the comparison of a log with the plan; raise `Failure` if there is no such plan."""
+    found = compare(model, start, gpu)
+    record = {  # to send in: what was started, on what, and what vLLM printed of it
+        "vllm": str(start.vllm),
+        "model": start.model or model.name,
+        "architecture": model.architecture,
+        "gpu": found.fit.deployment.gpu.name,
+        "arguments": {name: value for name, value in start.arguments.items() if name in _OPTIONS},
+        "printed": dict(start.printed),
+        "refused": start.refused,
+    }
+    numbers = [{**asdict(one), "error": round(one.error, 4), "within": one.within} for one in found.numbers]
+    about = {"numbers": numbers, "record": record, "verdict": "refused" if start.refused else "started"}
+    return TextReport(object=about, lines=[*_lines(found, model), json.dumps(record)], whole=True)
+
+
+def _lines(found: Comparison, model: Model) -> Iterator[str]:
+    deployment, did = found.fit.deployment, "refused" if found.start.refused else "started"
+    yield f"{did}: {model.name} on {deployment.gpus} x {deployment.gpu.name}, vLLM {deployment.vllm}"
+    yield from map(_line, found.numbers)
+    if worst := found.worst:
+        yield f"most off: {worst.name}, by {worst.planned - worst.printed:+.2f} GiB"
+    holds, length = found.measured.likely, deployment.max_model_len
+    if found.start.kv_cache_gib > 0:
+        longest = f"the longest that fits has {found.measured.longest:,}"
+        yield f"measured: {holds.concurrency:.2f} requests of {length:,} tokens; {longest}"
+
+
+def _line(one: Compared) -> str:
+    in_gib = one.name not in ("block size", "tokens", "concurrency")
+    unit, digits = (" GiB", 2) if in_gib else ("", 2 if one.name == "concurrency" else 0)
+    bounds = f" ({one.least:,.{digits}f} to {one.most:,.{digits}f})" if one.least != one.most else ""
+    outside = "" if one.within else ", outside of the bounds"
+    planned = f"plan {one.planned:,.{digits}f}{bounds}"
+    return f"{one.name.lower()}: {one.printed:,.{digits}f}{unit}, {planned}: {one.error:+.1%}{outside}"

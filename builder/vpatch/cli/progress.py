@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from vpatch.image.watch import Phase
-    from vpatch.net.ranges import Progress
+    from vpatch.image import Phase
 
 _BAR = 20  # columns
 
 
 @contextmanager
-def bar(label: str) -> Iterator[Progress | None]:
-    """Show a download's progress."""
+def bar(label: str, *, sizes: bool = True) -> Iterator[Callable[[float, float], object] | None]:
+    """Show a progress by what is done and what is expected, in bytes if these are `sizes`."""
     if not on_terminal(sys.stderr):
         yield None
         return
@@ -33,24 +32,20 @@ def bar(label: str) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar, displayed(bar):
+    of_sizes = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with (
+        Bar(*(of_sizes if sizes else Bar.get_default_columns()), console=Console(stderr=True), transient=True) as bar,
+        displayed(bar),
+    ):
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
-def share(label: str) -> Iterator[Callable[[float], None]]:
+def share(label: str) -> Iterator[Callable[[float], object]]:
     """Show progress from 0 to 1."""
-    if not on_terminal(sys.stderr):
-        yield lambda _done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar, displayed(bar):
-        task = bar.add_task(label, total=1)
-        yield lambda done: bar.update(task, completed=done)
+    with bar(label, sizes=False) as shown:
+        yield lambda done: shown(done, 1) if shown else None
 
 
 @contextmanager
@@ -86,7 +81,7 @@ class _Now:
         self._done = self._total = 0
 
     def show(self, what: str, done: int = 0, total: int = 0) -> None:
-        """Show a phase, as `vpatch.image.watch.Phase` is called."""
+        """Show a phase, as `vpatch.image.Phase` is called."""
         new = what != self._what
         self._done, self._total = done, total
         if new:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from vpatch.cli.options import examples, reported
-from vpatch.cli.output import Listing, Report
+from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import counted, listed
 from vpatch.processes.servers import Server, server, servers, wrong
 
@@ -31,7 +31,7 @@ def ps_command() -> Report:
         unread.setdefault(one.closed, []).append(f"{one.process.id} ({one.process.shown})")
     notes = [f"Cannot read {listed(names)}: {why}." for why, names in unread.items()]
     lines, outcome = [_line(one) for one in seen], _outcome(seen, closed)
-    return Listing(object=_as_object(seen), lines=lines, notes=notes, outcome=outcome)
+    return TextReport(object=_as_object(seen), lines=lines, notes=notes, outcome=outcome)
 
 
 def proof(number: int) -> Report:
@@ -44,12 +44,12 @@ def proof(number: int) -> Report:
     problems = wrong(found)
     if problems or found.receipt is None:
         outcome = f"Not verified: {counted(len(problems), 'problem')}."
-        return Listing(object=_as_object([found], checked=not problems), problems=problems, outcome=outcome)
+        return TextReport(object=_as_object([found], checked=not problems), problems=problems, outcome=outcome)
     named = found.asked or found.receipt.farm is None
     notes = [] if named else ["Its environment does not name a digest, or its title has overwritten it."]
     claim = f"process {number} claims {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})"
     outcome = f"Verified: {claim}, and its files are as it claims."
-    return Listing(object=_as_object([found], checked=True), notes=notes, outcome=outcome)
+    return TextReport(object=_as_object([found], checked=True), notes=notes, outcome=outcome)
 
 
 def _line(one: Server) -> str:

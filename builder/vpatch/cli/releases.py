@@ -14,20 +14,27 @@ from typing import Any
 
 import click
 
-from vpatch.cli import outfile
-from vpatch.cli.options import PathType, examples, overlay_option, reported, unwinding
-from vpatch.cli.output import Grid, Listing, Report, fitted, tell
+from vpatch.cli.options import (
+    PathType,
+    check_outfile,
+    examples,
+    force_option,
+    overlay_option,
+    reported,
+    unwinding,
+    write_outfile,
+)
+from vpatch.cli.output import Grid, Report, TextReport, fitted, tell
 from vpatch.cli.progress import bar, share
-from vpatch.cli.verdicts import Line
-from vpatch.cli.wording import command, counted
+from vpatch.cli.wording import Line, command, counted
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.baseline import Change, Kind, changes
+from vpatch.matrix.baseline import Change, Urgency, changes
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
 from vpatch.matrix.trees import LocalTree, Revision
-from vpatch.matrix.verdicts import Matrix, Source, as_rows, read_rows
+from vpatch.matrix.verdicts import Matrix, RowSource, as_rows, read_rows
 
 PATH = PathType()
 
@@ -48,7 +55,7 @@ def fetch_command(version: str, folder: Path) -> Report:
         got = fetch(version, folder, progress=progress)
     counts = {name: getattr(got, name) for name in ("wheel", "files", "bytes_read", "wheel_bytes")}
     read = f"{got.bytes_read / 1e6:.1f} of {got.wheel_bytes / 1e6:.0f} MB read"
-    return Listing(
+    return TextReport(
         object={"tree": str(got.tree), "vllm": got.version, **counts},
         lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read})"],
         notes=_shortened([version]),
@@ -75,7 +82,7 @@ def fetch_command(version: str, folder: Path) -> Report:
 @overlay_option("all of them")
 @click.option("--baseline", metavar="FILE", type=PATH, help="Output of an earlier --json: print what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Also write an HTML page.")
-@outfile.FORCE
+@force_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--no-cache", is_flag=True, help="Do not use the cache.")
 @reported
@@ -107,12 +114,12 @@ def matrix_command(
     began = time.monotonic()
     if html:
         page_template()  # may not be installed
-        outfile.check(html, force=force)
+        check_outfile(html, force=force)
     before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
     revisions = [Revision(*pair) for pair in product(repositories, revs or ("HEAD",))]
-    sources: list[Source] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]
+    sources: list[RowSource] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]
     notes: tuple[str, ...] = ()
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
@@ -122,7 +129,7 @@ def matrix_command(
     with share(counted(len(sources), "vLLM")) as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
-        outfile.write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
+        write_outfile(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
     notes = (*notes, *(f"{row.name}: {note}" for row in matrix.rows if row.tree for note in row.tree.notes))
     report = MatrixReport(matrix=matrix, notes=notes, seconds=time.monotonic() - began, as_markdown=as_markdown)
     for line in (*notes, report.work):
@@ -131,7 +138,7 @@ def matrix_command(
         return replace(report, problems=matrix.problems)
     if not (found := changes(before, matrix)):
         tell(f"nothing changed since {baseline}")
-    worse = [change.problem for change in found if change.kind is Kind.WORSE]
+    worse = [change.problem for change in found if change.kind is Urgency.WORSE]
     return replace(report, problems=worse, changes=found)
 
 
@@ -188,14 +195,14 @@ def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdow
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
 
 
-def _check_names(sources: Sequence[Source]) -> None:
+def _check_names(sources: Sequence[RowSource]) -> None:
     """Refuse rows of one name, which neither a reader nor a baseline could distinguish."""
     names = [source.name for source in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Failure(*(Problem("asked for twice", name, "two rows would have this name") for name in twice))
 
 
-def _wheels(paths: Sequence[Path]) -> list[Source]:
+def _wheels(paths: Sequence[Path]) -> list[RowSource]:
     if not paths:
         return []
     from vpatch.matrix.releases import WheelFile
@@ -205,7 +212,7 @@ def _wheels(paths: Sequence[Path]) -> list[Source]:
 
 def _releases(
     projects: Sequence[str], versions: Sequence[str], *, cached: bool
-) -> tuple[list[Source], tuple[str, ...]]:
+) -> tuple[list[RowSource], tuple[str, ...]]:
     """Return the releases, and notes on where their lists come from."""
     from vpatch.matrix.releases import releases_of
 

@@ -12,9 +12,8 @@ from typing import NoReturn
 
 import click
 
-from vpatch.cache import folder
 from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
-from vpatch.cli.output import Failed, Listing, frame, show
+from vpatch.cli.output import Failed, TextReport, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, cause, shell
@@ -25,6 +24,7 @@ from vpatch.run.content import Content
 from vpatch.run.export import export as export_farm
 from vpatch.run.launch import Launch, prepare
 from vpatch.run.upkeep import FARMS
+from vpatch.settings import cache_folder
 from vpatch.tree.environment import current
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Tree
@@ -104,7 +104,7 @@ def _exported(to: Path, selection: Selection, python: Path | None, expected: str
         return show(Failed.of(failure, outcome="Nothing was exported."))
     _tell("Exported", tree, content)
     outcome = f"Set PYTHONPATH={to.resolve()} and {DIGEST}={content.digest[:12]}, and mount the folder read-only."
-    return show(Listing(lines=[content.digest], outcome=outcome))
+    return show(TextReport(lines=[content.digest], outcome=outcome))
 
 
 def _with_vllm() -> Path:
@@ -140,7 +140,7 @@ def _prepared(
     if runner is None:
         hint = "name the interpreter that it starts with --python"
         raise Failure(Problem("which Python?", str(command.program), "it is no Python program", hint=hint))
-    store = cache or folder("or name a folder with --cache") / FARMS
+    store = cache or cache_folder("or name a folder with --cache") / FARMS
     return prepare(command, selection, runner, store, expected)
 
 

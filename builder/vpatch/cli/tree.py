@@ -13,7 +13,7 @@ from vpatch.cli import outcome
 from vpatch.cli.options import examples, receipt_option, reported
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.target import Target, on_tree
-from vpatch.cli.verdicts import Line, as_objects, noted, rows, table
+from vpatch.cli.wording import Line, as_objects, noted, rows, table
 from vpatch.core.verdict import State
 from vpatch.errors import Problem
 

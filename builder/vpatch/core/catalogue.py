@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
-from vpatch.errors import Failure, Problem, UnknownName, closest
+from vpatch.errors import Problem, UnknownName, closest, raise_all
 
 if TYPE_CHECKING:
     from vpatch.trial import Note
@@ -36,8 +36,7 @@ def discover() -> tuple[Catalogued, ...]:
         Failure: overlays do not load, are not an `Overlay`, or share an id; lists all of them.
     """
     found, problems = loadable()
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return found
 
 

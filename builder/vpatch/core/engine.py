@@ -10,9 +10,9 @@ from itertools import combinations
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
 from vpatch.core.overlay import COMPANIONS, Catalogued
-from vpatch.core.parse import Cache
+from vpatch.core.parse import ParsedModules
 from vpatch.core.select import inside
-from vpatch.core.verdict import Changeset, Finding, Found, PartVerdict, State, Verdict
+from vpatch.core.verdict import Changeset, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem
 
@@ -46,8 +46,8 @@ class Engine:
         return {file: frozenset(scopes) for file, scopes in found.items()}
 
     @cached_property
-    def _cache(self) -> Cache:
-        return Cache(self._reach)
+    def _cache(self) -> ParsedModules:
+        return ParsedModules(self._reach)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
     return found
 
 
-def _clash(one: Finding, other: Finding) -> bool:
+def _clash(one: EditFinding, other: EditFinding) -> bool:
     """Whether two edits change the same code, or bind the same name to different things."""
     if any(inside(a, b) or inside(b, a) for a in one.regions for b in other.regions):
         return True

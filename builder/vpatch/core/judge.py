@@ -11,11 +11,11 @@ from vpatch.core.marks import lines_marked, mark
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
 from vpatch.core.syntax import Path
-from vpatch.core.verdict import Answer, Finding, Found, PartVerdict, State, Verdict
+from vpatch.core.verdict import Answer, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
-Findings: TypeAlias = tuple[tuple[Edit, Finding], ...]
+Findings: TypeAlias = tuple[tuple[Edit, EditFinding], ...]
 Shapes: TypeAlias = Sequence[tuple[Shape, Findings]]
 
 
@@ -68,7 +68,7 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
         raise Failure(Problem("overlay failed", f"{overlay}: {file}" if file else overlay, cause, scope)) from error
 
 
-def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
+def find(edit: Edit, files: Workspace, overlay: str) -> EditFinding:
     """Return what an edit finds; an edit looks once at the same bytes."""
     with blaming(overlay, edit, edit.file, edit.scope):
         known = files.known(edit.file).findings
@@ -77,7 +77,8 @@ def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
             try:
                 found = edit.state(files, overlay)
             except Lost as lost:
-                found = Finding(Found.LOST, lost.with_traceback(None))  # its frames would keep the syntax trees alive
+                # The frames of a traceback would keep the syntax trees alive.
+                found = EditFinding(Found.LOST, lost.with_traceback(None))
             known[edit, overlay] = found
         return found
 

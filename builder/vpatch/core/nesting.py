@@ -31,11 +31,11 @@ _TOKEN = re.compile(r"\w+|[^\w\s]|[\r\n]")
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "ascii", "iso8859-1"})
 
 
-class Refused(Exception):
+class Unparsable(Exception):
     """A module that libcst must not parse; the text says why."""
 
 
-class TooDeep(Refused):
+class TooDeep(Unparsable):
     """Code that nests too deeply, with the kind of nesting and the line."""
 
     def __init__(self, line: int, how: str = "nested too deeply") -> None:
@@ -46,13 +46,13 @@ def decode(data: bytes) -> tuple[str, str]:
     """Return a module's text, without a byte order mark, and the name of its encoding.
 
     Raises:
-        Refused: the encoding is not UTF-8, ASCII or Latin-1.
+        Unparsable: the encoding is not UTF-8, ASCII or Latin-1.
         SyntaxError: the encoding does not exist.
         UnicodeDecodeError: the bytes do not have that encoding.
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     if codecs.lookup(encoding).name not in _ENCODINGS:
-        raise Refused(f"not readable as text: its encoding is {encoding}, and vpatch reads UTF-8, ASCII and Latin-1")
+        raise Unparsable(f"not readable as text: its encoding is {encoding}, and vpatch reads UTF-8, ASCII and Latin-1")
     return data.decode(encoding), encoding
 
 
@@ -62,17 +62,17 @@ def bound(text: str) -> None:
     The size in bytes would mislead: a token takes six in vLLM's largest module and can take one.
 
     Raises:
-        Refused: the module has more than `TOKENS` tokens.
+        Unparsable: the module has more than `TOKENS` tokens.
     """
     if len(text) > TOKENS and next(islice(_TOKEN.finditer(text), TOKENS, None), None):
-        raise Refused(f"too large: more than {TOKENS:,} tokens, the most that vpatch parses of a module")
+        raise Unparsable(f"too large: more than {TOKENS:,} tokens, the most that vpatch parses of a module")
 
 
 def parse(text: str) -> ast.Module:
     """Parse a decoded module with Python's own parser.
 
     Raises:
-        Refused: the module is too large, or nests too deeply (`TooDeep`).
+        Unparsable: the module is too large, or nests too deeply (`TooDeep`).
         SyntaxError, ValueError: Python cannot parse it. libcst may try: the code may be for a newer Python.
     """
     bound(text)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.metadata import EntryPoint
 
-    from vpatch.core.verdict import Answer, Finding, Verdict
+    from vpatch.core.verdict import Answer, EditFinding, Verdict
     from vpatch.core.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
@@ -40,7 +40,7 @@ class Edit(Protocol):
     def reach(self) -> Reach:
         """The code that it reads inside functions."""
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Find the precondition or the postcondition, from `file` alone.
 
         Raises:

@@ -16,7 +16,7 @@ from functools import cached_property
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.syntax import BLOCKS, Path, Spot, along, evaluated_steps, kind_of, splice, walk
-from vpatch.core.verdict import Answer, Finding
+from vpatch.core.verdict import Answer, EditFinding
 from vpatch.wrapping import shortened
 
 _LABEL = "vpatch:elided:"
@@ -96,7 +96,7 @@ class Parsed:
     file: str
     data: bytes
     reach: Scopes
-    findings: dict[tuple[object, str], Finding] = field(default_factory=dict)
+    findings: dict[tuple[object, str], EditFinding] = field(default_factory=dict)
     answers: dict[object, Answer] = field(default_factory=dict)
     _tree: ast.Module | Exception | None = None
     _source: Source | Lost | None = None
@@ -111,7 +111,7 @@ class Parsed:
         if self._tree is None:
             try:
                 self._tree = nesting.parse(nesting.decode(self.data)[0])
-            except nesting.Refused as error:
+            except nesting.Unparsable as error:
                 self._tree = Lost(str(error))
             except (SyntaxError, ValueError, LookupError) as error:
                 self._tree = error.with_traceback(None)
@@ -170,7 +170,7 @@ class Parsed:
         return Source(self.file, module, elided)
 
 
-class Cache:
+class ParsedModules:
     """The modules that one engine has parsed, each once for equal bytes.
 
     `reach` maps each file to the qualified names that overlays read in it. Other files are parsed whole.

@@ -59,7 +59,7 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Finding:
+class EditFinding:
     """What one edit finds."""
 
     found: Found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
-from vpatch.core.parse import Cache, Lost, Parsed, Source
+from vpatch.core.parse import Lost, Parsed, ParsedModules, Source
 from vpatch.errors import Failure, Problem
 
 
@@ -18,9 +18,9 @@ class Workspace:
         cache: parsed modules; workspaces share it, so that equal bytes are parsed once.
     """
 
-    def __init__(self, read: Callable[[str], bytes | None], cache: Cache | None = None) -> None:
+    def __init__(self, read: Callable[[str], bytes | None], cache: ParsedModules | None = None) -> None:
         self._read = read
-        self._cache = cache or Cache()
+        self._cache = cache or ParsedModules()
         self._bytes: dict[str, bytes | None] = {}
         self._changed: dict[str, Source | bytes] = {}
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from vpatch import api
 from vpatch.core.catalogue import Selection
 from vpatch.doctor import files, gpu, identity, other_code, overlays, stale
-from vpatch.doctor.interpreter import described
-from vpatch.doctor.subject import Commands, Finding, Subject, unreadable
+from vpatch.doctor.subject import Commands, Finding, Subject, described, unreadable
 from vpatch.errors import Failure, UnknownName, failing
 from vpatch.tree.environment import Located
 from vpatch.tree.locate import Tree

@@ -19,8 +19,8 @@ from packaging.version import InvalidVersion
 from vpatch.doctor.subject import Finding, Level, Subject
 from vpatch.errors import Failure, cause
 from vpatch.foreign import opened_regular, read_regular
-from vpatch.image.architectures import lacking, survey
-from vpatch.image.fatbin import oldest_driver
+from vpatch.gpu.fatbin import oldest_driver
+from vpatch.gpu.fitness import lacking, survey
 
 _PATIENCE = 20  # seconds: without its daemon, the driver starts each GPU first
 

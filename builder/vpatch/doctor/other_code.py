@@ -13,8 +13,7 @@ from importlib.metadata import Distribution, EntryPoint
 from itertools import islice
 from pathlib import Path
 
-from vpatch.doctor.interpreter import pythonpath
-from vpatch.doctor.subject import Finding, Level, Subject
+from vpatch.doctor.subject import Finding, Level, Subject, pythonpath
 from vpatch.errors import shell
 from vpatch.foreign import opened_regular, read_regular
 from vpatch.guest.ask import module_of

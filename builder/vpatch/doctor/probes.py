@@ -23,7 +23,7 @@ from vpatch.core.overlay import Overlay
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.doctor.subject import Finding, Level, Subject, unreadable
 from vpatch.errors import Failure, naming, shell
-from vpatch.image.script import Ending, ending, preamble
+from vpatch.script import Ending, ending, preamble
 
 LIMIT_S = 120
 AT_ONCE = 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from vpatch import api
@@ -13,10 +15,10 @@ from vpatch.core.catalogue import discover
 from vpatch.core.marks import marked_files
 from vpatch.core.verdict import MISFITS
 from vpatch.errors import Code, Problem
-from vpatch.tree import backup
+from vpatch.tree import backup, sites
 from vpatch.tree.backup import Kept
-from vpatch.tree.environment import Located
-from vpatch.tree.interpreter import Interpreter
+from vpatch.tree.environment import Environment, Located
+from vpatch.tree.interpreter import Interpreter, asked
 from vpatch.tree.locate import Tree, is_checkout
 
 
@@ -135,3 +137,31 @@ class Subject:
         notes = {f"{backup.folder(self.tree)}/provenance.json"} if self.tree.dist_info else set()
         files = [path for file in changed | notes if (path := self.tree.root / file).is_file()]
         return max(path.stat().st_mtime for path in files)
+
+
+def described(environment: Environment) -> Interpreter:
+    """Describe the interpreter of an environment, which is run only if it may be.
+
+    Raises:
+        Failure: it does not answer, or its environment has more than one vLLM.
+    """
+    return asked(environment.python) if environment.may_run else _read(environment)
+
+
+def _read(environment: Environment) -> Interpreter:
+    prefix, first = environment.folder, [folder.resolve() for folder in pythonpath()]
+    path, own = [*first, *sites.search_path(prefix)], sites.own_sites(prefix)
+    root = next((folder for folder in first if (folder / "vllm/__init__.py").is_file()), None)
+    root = root or sites.import_root(prefix)
+    about = (sites.version_of(prefix), prefix, tuple(path), tuple(own), tuple(_startup(path)))
+    return Interpreter(environment.python, *about, root)
+
+
+def pythonpath() -> list[Path]:
+    """List the folders of this shell's PYTHONPATH."""
+    return [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _startup(path: list[Path]) -> Iterator[Path]:
+    for name in ("sitecustomize.py", "usercustomize.py"):
+        yield from [folder / name for folder in path if (folder / name).is_file()][:1]

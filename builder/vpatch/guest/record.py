@@ -18,7 +18,7 @@ _ROWS = 200_000  # vLLM's wheels list 5,000 files
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One line, `raw` with its newline: a path (POSIX, relative to site-packages), and optionally a hash and a size.
 
     Only the path is parsed at first, because there are thousands of rows.
@@ -38,9 +38,9 @@ class Row(NamedTuple):
         """The newline; empty if the last line has none."""
         return self.raw[len(self.raw.rstrip("\r\n")) :]
 
-    def ending(self, end: str) -> Row:
+    def ending(self, end: str) -> RecordRow:
         """Return the row with another newline."""
-        return Row(self.path, self.raw.rstrip("\r\n") + end)
+        return RecordRow(self.path, self.raw.rstrip("\r\n") + end)
 
     def is_true_of(self, content: bytes) -> bool:
         """Whether the row has a hash, of any algorithm that Python knows, that matches `content`."""
@@ -55,14 +55,14 @@ class Row(NamedTuple):
 class Record:
     """The rows of a RECORD, in the order of the file."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RecordRow, ...]
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> RecordRow | None:
         """Return the first row of `path`, None without one."""
         return self._by_path.get(path)
 
     @cached_property
-    def _by_path(self) -> dict[str, Row]:
+    def _by_path(self) -> dict[str, RecordRow]:
         return {row.path: row for row in reversed(self.rows)}
 
     def serialize(self) -> bytes:
@@ -80,19 +80,19 @@ def parse(content: bytes) -> Record:
         if len(line) > csv.field_size_limit():  # the fields of a row are parsed later
             raise ValueError(f"line {number}: field larger than field limit ({csv.field_size_limit()})")  # as csv says
     if '"' not in text:
-        return Record(tuple(Row(raw.partition(",")[0].rstrip("\r\n"), raw) for raw in lines))
+        return Record(tuple(RecordRow(raw.partition(",")[0].rstrip("\r\n"), raw) for raw in lines))
     reader = csv.reader(lines)
     rows, taken = [], 0
     try:
         for fields in reader:
-            rows.append(Row(fields[0] if fields else "", "".join(lines[taken : reader.line_num])))
+            rows.append(RecordRow(fields[0] if fields else "", "".join(lines[taken : reader.line_num])))
             taken = reader.line_num
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     return Record(tuple(rows))
 
 
-def revise(record: Record, put: Mapping[str, Row], drop: Collection[str] = ()) -> Record:
+def revise(record: Record, put: Mapping[str, RecordRow], drop: Collection[str] = ()) -> Record:
     """Replace the rows of the paths in `put` in place, append those that are new, and drop those in `drop`.
 
     A row with equal fields keeps its line; a new one ends as the file's first line does.
@@ -106,11 +106,11 @@ def revise(record: Record, put: Mapping[str, Row], drop: Collection[str] = ()) -
     return Record((*rows, *added))
 
 
-def entry(path: str, content: bytes) -> Row:
+def entry(path: str, content: bytes) -> RecordRow:
     """Return the row for `content` at `path`, as an installer writes it."""
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator="").writerow((path, digest(content), len(content)))
-    return Row(path, out.getvalue())
+    return RecordRow(path, out.getvalue())
 
 
 def digest(content: bytes, algorithm: str = "sha256") -> str:
@@ -119,5 +119,5 @@ def digest(content: bytes, algorithm: str = "sha256") -> str:
     return f"{algorithm}={b2a_base64(found, newline=False).translate(_URL_SAFE, b'=').decode()}"
 
 
-def _replaced(old: Row, new: Row | None) -> Row:
+def _replaced(old: RecordRow, new: RecordRow | None) -> RecordRow:
     return old if new is None or old.fields == new.fields else new.ending(old.end)

@@ -1,20 +1,25 @@
-"""The tests of an image, in containers of it and without, and their outcomes."""
+"""What an image is tested for: its files and modules, in containers and without, and GPUs that its code must serve."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
 
 from vpatch import guest
 from vpatch.core.overlay import Catalogued
+from vpatch.errors import Problem
 from vpatch.foreign import parse_json
+from vpatch.gpu.fatbin import parse_gpu
+from vpatch.gpu.fitness import Served, fitness, lacking, survey
 from vpatch.guest.check import check_tree
-from vpatch.image.filesystem import Files
-from vpatch.image.patch import Provenance
-from vpatch.image.script import ending, last_line
-from vpatch.image.watch import Phase
+from vpatch.image import Phase
+from vpatch.image.config import Base, extra_required
+from vpatch.image.filesystem import Files, Place, read_record
+from vpatch.image.patch import Label
+from vpatch.script import ending, last_line
 from vpatch.tree.bytecode import refusal
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ def failed(tests: Iterable[Check]) -> bool:
     return any(test.ok is False for test in tests)
 
 
-def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
+def check_files(files: Files, provenance: Label, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
     root = provenance.root.strip("/")
     about = (root, provenance.dist_info, provenance.text)
@@ -51,7 +56,7 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
 
 def run_checks(
     runner: ScriptRunner,
-    provenance: Provenance,
+    provenance: Label,
     tests: frozenset[str],
     installed: Sequence[Catalogued],
     phase: Phase,
@@ -74,7 +79,7 @@ def run_checks(
                 yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
-def _check_files(runner: ScriptRunner, provenance: Provenance) -> Iterator[Check]:
+def _check_files(runner: ScriptRunner, provenance: Label) -> Iterator[Check]:
     question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
     code, out, err = runner.run(guest.check_script("answer_files"), [json.dumps(question)], seconds=_TIMEOUT)
     try:
@@ -103,3 +108,55 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
     if one.ok:
         one = Check("", ok=False, because=f"it did not answer: {last_line(err)}")
     return tuple(Check(f"import {module}", one.ok, one.because) for module in modules)
+
+
+def check_names(architectures: Sequence[str]) -> None:
+    """Check, before anything is read, the names of GPU architectures, and that the ELF reader is installed."""
+    for name in architectures:
+        parse_gpu(name)
+    if architectures:
+        with extra_required("cannot look"):
+            import elftools.common.exceptions  # noqa: F401
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether an image's extensions serve the wanted architectures."""
+
+    problems: tuple[Problem, ...] = ()
+    unserved: tuple[str, ...] = ()  # the architectures that the problems are about
+    notes: tuple[str, ...] = ()  # what they need
+    details: tuple[str, ...] = ()  # how well each file serves each of them; what is a problem is not repeated
+    extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
+
+
+def check_support(files: Files, vllm: Place, base: Base, architectures: Sequence[str]) -> Support:
+    """Survey the extensions that RECORD lists."""
+    if not architectures:
+        return Support()
+    metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
+    found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
+    by_name = {name: fitness(found, name) for name in architectures}
+    required = {
+        name: [{"name": one.name, "says": one.level.value, "because": one.because} for one in of_all]
+        for name, of_all in by_name.items()
+    }
+    served = (f"{name}: {one}" for name, of_all in by_name.items() for one in of_all if one.level is not Served.LACKS)
+    *carried, needs = found.lines()
+    lacks = {f"sm_{parse_gpu(name)}": lacking(found, name) for name in architectures}
+    return Support(
+        problems=tuple(problem for why in lacks.values() for problem in why),
+        unserved=tuple(name for name, why in lacks.items() if why),
+        notes=(needs,),
+        details=(*carried, *served),
+        extra={"cuda": {**found.as_json(), "required": required}},
+    )
+
+
+def _extensions(files: Files, vllm: Place) -> Iterator[tuple[str, IO[bytes]]]:
+    found = read_record(files, vllm)
+    rows = found.rows if found else ()
+    for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):
+        if (file := files.open(f"{vllm.root}/{path}")) is not None:
+            with closing(file):
+                yield path, file

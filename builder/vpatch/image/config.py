@@ -12,14 +12,14 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 
-from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
+from vpatch.settings import rfc3339, source_date_epoch
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
 STEP = "vpatch build"  # in the history of an image, what made vpatch's layer
@@ -56,11 +56,7 @@ class NoEngineError(Failure):
 
 
 class NotHereError(Failure):
-    """The engine lacks an image; `meant` is the question for those that are named like it, "" for none."""
-
-    def __init__(self, problem: Problem, meant: str = "") -> None:
-        super().__init__(replace(problem, cause=f"{problem.cause}; {meant}") if meant else problem)
-        self.cause, self.meant = problem.cause, meant
+    """The engine lacks an image; the hint is the question for those that are named like it, "" for none."""
 
 
 class NoGpusError(Failure):

@@ -5,7 +5,6 @@ Paths inside an image are POSIX and relative to its root: `usr/bin/python3`.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,8 +120,8 @@ def entry_of(path: str, member: TarInfo) -> Entry:
 
 
 @dataclass(frozen=True)
-class Vllm:
-    """A vLLM in an image: `root` is the folder that holds `vllm/`, `dist_info` the name of the `*.dist-info` there."""
+class Place:
+    """Where an image has its vLLM: in the folder `root`; `dist_info` is the name of its `*.dist-info` there."""
 
     root: str
     dist_info: str
@@ -138,7 +137,7 @@ class Vllm:
         return f"{self.dist_info}/RECORD"
 
 
-def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
+def read_from(files: Files, vllm: Place, path: str) -> bytes | None:
     """Read a file, or list a folder, of a vLLM in an image: the engine's reader of a tree."""
     where = f"{vllm.root}/{path}"
     if not is_folder(path):
@@ -147,14 +146,13 @@ def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
     return pack(names) if names or files.kind(folder) is Kind.FOLDER else None
 
 
-def read_record(files: Files, vllm: Vllm) -> Record | None:
+def read_record(files: Files, vllm: Place) -> Record | None:
     """Read vLLM's RECORD, None if the image has no such file. Raises `Failure` if it is invalid."""
     path = f"{vllm.root}/{vllm.record}"
     if (content := files.read(path)) is None:
         return None
     try:
-        rows = parse(content)
-        list(csv.reader(content.decode().splitlines()))  # as the test of the new image reads it
-        return rows
-    except (ValueError, csv.Error) as error:
+        content.decode()  # no engine takes other paths
+        return parse(content)
+    except ValueError as error:
         raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error

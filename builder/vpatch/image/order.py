@@ -13,14 +13,13 @@ from typing import Any
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Code, Failure, Problem, UnknownName, closest, naming
+from vpatch.errors import Code, Failure, Problem, UnknownName, closest, collecting, naming, raise_all
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
-from vpatch.image.architectures import check_support
-from vpatch.image.checks import Check
+from vpatch.image import Watch
+from vpatch.image.checks import Check, check_support
 from vpatch.image.config import Base, extra_required
-from vpatch.image.filesystem import Files, Vllm, read_from
+from vpatch.image.filesystem import Files, Place, read_from
 from vpatch.image.patch import Layer, patch
-from vpatch.image.watch import Watch
 
 # What the patterns of `definition.schema.json` stand for.
 _FORMS = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
@@ -70,7 +69,7 @@ class Built:
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
-def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, *, same: str, watch: Watch) -> Built:
+def prepare(order: Order, files: Files, vllm: Place, base: Base, engine: Engine, *, same: str, watch: Watch) -> Built:
     """Compute the layer, and the result as far as it is known before anything is made.
 
     There is no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or nothing
@@ -126,17 +125,16 @@ def read_definitions(paths: Sequence[Path]) -> list[Order]:
         from jsonschema import Draft202012Validator
     schema = json.loads((files("vpatch.image") / "definition.schema.json").read_text("utf-8"))
     for path in paths:
-        try:
+        with collecting(problems):
             orders.append(_read(path, Draft202012Validator(schema)))
-        except Failure as failure:
-            problems += failure.problems
     taken: dict[str, str] = {}
-    for order in orders:
-        for tag in order.tags:
-            if taken.setdefault(tag, order.name) != order.name:
-                problems.append(Problem("tag taken", order.name, f"{tag} is a tag of {taken[tag]} too"))
-    if problems:
-        raise Failure(*problems)
+    problems += [
+        Problem("tag taken", order.name, f"{tag} is a tag of {taken[tag]} too")
+        for order in orders
+        for tag in order.tags
+        if taken.setdefault(tag, order.name) != order.name
+    ]
+    raise_all(problems)
     return orders
 
 
@@ -170,8 +168,7 @@ def _read(path: Path, schema: Any) -> Order:
             form = _FORMS.get(where.partition("[")[0], "registry/repository:tag in full")
             cause = f"{where}: {wrong.instance!r} is not {form}"
         problems.append(Problem("bad image definition", str(path), cause))
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return Order(
         definition["base"] + (f"@{definition['digest']}" if "digest" in definition else ""),
         platform=definition.get("platform", "linux/amd64"),

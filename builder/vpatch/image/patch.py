@@ -17,15 +17,15 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
-from vpatch.epoch import source_date_epoch
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, raise_all
 from vpatch.foreign import parse_json
 from vpatch.guest import record
 from vpatch.guest.ask import module_of
 from vpatch.guest.check import twins_in
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
-from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
+from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Place, read_from, read_record
 from vpatch.manifest import Written, as_json, files_in, sha256
+from vpatch.settings import source_date_epoch
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 PROVENANCE = "vpatch-image.json"
@@ -52,7 +52,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class Label:
     """A patched image's label."""
 
     text: str  # all of it
@@ -75,7 +75,7 @@ class Provenance:
         return frozenset(str(one["id"]) for one in self.overlays if one["state"] in ("applied", "merged"))
 
 
-def provenance_of(image: Base) -> Provenance:
+def label_of(image: Base) -> Label:
     """Read an image's label. Raises `Failure` if it has none, or one that vpatch did not write."""
     text = image.labels.get(LABEL)
     if text is None:
@@ -84,11 +84,11 @@ def provenance_of(image: Base) -> Provenance:
     label, files = _read_provenance(text, image.ref)
     info = f"vllm-{label['vllm']}.dist-info"
     lists = (tuple(label["overlays"]), files)
-    return Provenance(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
+    return Label(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
 
 
 def patch(
-    files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None
+    files: Files, vllm: Place, base: Base, engine: Engine, python: str | None = None
 ) -> tuple[Changeset, Layer | None]:
     """Compute what the engine's overlays change in an image, and the layer for it; `python` is as in an `Order`."""
     changeset = engine.plan(partial(read_from, files, vllm))
@@ -163,7 +163,7 @@ def _check_counts(document: Mapping[str, Any], wrong: str) -> None:
             raise ValueError(f"{wrong}: it has {count:,} {key}, and may have {_MOST[key]:,}")
 
 
-def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
+def _provenance(files: Files, vllm: Place, changeset: Changeset, python: str | None) -> str:
     # Includes the provenance of an earlier layer by vpatch.
     path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
@@ -195,7 +195,7 @@ def _brief(verdict: Verdict) -> str:
     return "; ".join(dict.fromkeys(part.brief for part in verdict.parts if part.state is verdict.state and part.brief))
 
 
-def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:
+def _entries(files: Files, vllm: Place, contents: Collection[str]) -> list[Entry]:
     # As in the base; new ones get mode and owner of RECORD and its folder.
     folders = sorted({str(parent) for path in contents for parent in PurePosixPath(path).parents} - {"."})
     model = f"{vllm.root}/{vllm.record}"
@@ -209,8 +209,7 @@ def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]
         if here is None and (old := files.entry(like)) is not None:
             here = Entry(path, kind, old.mode, old.uid, old.gid, 0)
         found += [] if here is None else [here]
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return found
 
 

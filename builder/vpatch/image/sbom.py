@@ -22,13 +22,13 @@ from packageurl import PackageURL
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import OCI, Base
-from vpatch.image.patch import PROVENANCE, Provenance
+from vpatch.image.patch import PROVENANCE, Label
 from vpatch.image.registry.reference import Reference, parse
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sbom_of(image: Base, provenance: Provenance, later: int | None = None) -> str:
+def sbom_of(image: Base, provenance: Label, later: int | None = None) -> str:
     """Return the document as JSON, for an image with as many `later` layers, whose content it does not list.
 
     Raises:
@@ -106,7 +106,7 @@ def _container(ref: str, name: str, version: str | None, *, published: bool) -> 
     return Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref=ref, purl=purl)
 
 
-def _vpatch(provenance: Provenance, ref: str) -> Component:
+def _vpatch(provenance: Label, ref: str) -> Component:
     """Return vpatch, which made the image and is not in it."""
     return Component(
         type=ComponentType.APPLICATION,
@@ -118,7 +118,7 @@ def _vpatch(provenance: Provenance, ref: str) -> Component:
     )
 
 
-def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:
+def _sums(image: Base, provenance: Label) -> dict[str, list[str]]:
     """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
     found = {path: list(about.after) for path, about in provenance.files.items()}
     for path, sums in found.items():

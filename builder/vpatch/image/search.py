@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Files, Kind, Vllm
+from vpatch.image.filesystem import Files, Kind, Place
 from vpatch.tree import sites
 
 _MINORS = tuple(range(10, 15))  # the minor versions of Python that vLLM's releases name
@@ -54,7 +54,7 @@ def pythonpath(image: Base) -> list[str]:
     return [posixpath.join("/", image.workdir, folder) for folder in named.split(":")] if named else []
 
 
-def find_vllm(files: Files, image: Base, python: str | None = None, names: Names = lambda _: ()) -> Vllm:
+def find_vllm(files: Files, image: Base, python: str | None = None, names: Names = lambda _: ()) -> Place:
     """Find the one vLLM that the image's interpreter would import, or that the interpreter `python` in it would.
 
     Args:
@@ -74,8 +74,8 @@ def find_vllm(files: Files, image: Base, python: str | None = None, names: Names
     there = next(filter(None, found), []) if python else list(dict.fromkeys(path for step in found for path in step))
     if not there:
         looked = ", ".join(dict.fromkeys(f"/{folder}" for step in steps for folder in step if folder))
-        cause = f"looked in {looked or 'no site-packages at all'}; name its interpreter with --python"
-        raise Failure(Problem("no vllm", image.ref, cause))
+        cause = f"looked in {looked or 'no site-packages at all'}"
+        raise Failure(Problem("no vllm", image.ref, cause, hint="name its interpreter with --python"))
     if len(there) > 1:
         both = " and ".join(f"/{path}" for path in there)
         how = "with its version, as in python3.12" if python else "with --python"
@@ -83,7 +83,7 @@ def find_vllm(files: Files, image: Base, python: str | None = None, names: Names
     root, name = posixpath.split(there[0])
     if name != "vllm" or not root:
         raise Failure(Problem("cannot patch", image.ref, f"vllm is /{there[0]}, no package in a folder of packages"))
-    return Vllm(root, _dist_info(files, root, image.ref))
+    return Place(root, _dist_info(files, root, image.ref))
 
 
 class _Search:
@@ -198,8 +198,9 @@ class _Search:
                     if line and not line.startswith("#"):
                         yield [self._at(posixpath.join("/", posixpath.dirname(path), line))]
                 elif "vllm" in line.casefold():
-                    why = f"/{path} runs code that decides it; build with an engine, whose tests ask the interpreter"
-                    raise Failure(Problem("which vllm is not known", self._image.ref, why))
+                    why = f"/{path} runs code that decides it"
+                    hint = "build with an engine, whose tests ask the interpreter"
+                    raise Failure(Problem("which vllm is not known", self._image.ref, why, hint=hint))
 
 
 def _dist_info(files: Files, root: str, name: str) -> str:
@@ -210,7 +211,7 @@ def _dist_info(files: Files, root: str, name: str) -> str:
         if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
     named = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
-    # One without METADATA is no installation, see `tree.leftovers`.
+    # One without METADATA is no installation, see `tree.upgrade`.
     infos = [one for one in named if files.kind(f"{root}/{one}/METADATA") is not None]
     if len(infos) != 1:
         cause = f"{' and '.join(infos)}: remove the wrong one" if infos else "vllm/ has no dist-info beside it"

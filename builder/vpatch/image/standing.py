@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vpatch.image import Watch
 from vpatch.image.config import STEP, Base
 from vpatch.image.filesystem import Files, Kind
-from vpatch.image.patch import PROVENANCE, Provenance
-from vpatch.image.watch import Watch
+from vpatch.image.patch import PROVENANCE, Label
 from vpatch.manifest import sha256
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Standing:
     lost: Mapping[str, str]  # what became of each file that is not as vpatch left it: `is gone`, `is another`
     whole: bool  # whether vpatch's own note is there: without it, vLLM itself was replaced
 
-    def overlays(self, provenance: Provenance) -> list[dict[str, Any]]:
+    def overlays(self, provenance: Label) -> list[dict[str, Any]]:
         """Return the label's overlays; the state of those that do not hold is `unknown`."""
         found = []
         for one in map(dict, provenance.overlays):
@@ -37,7 +37,7 @@ class Standing:
         return found
 
 
-def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
+def standing(files: Files, image: Base, provenance: Label) -> Standing:
     """Compare the files of an image with its label."""
     root, own = provenance.root.strip("/"), f"{provenance.dist_info}/{PROVENANCE}"
     wanted = {path: set(about.after) for path, about in provenance.files.items()}
@@ -51,7 +51,7 @@ def standing(files: Files, image: Base, provenance: Provenance) -> Standing:
     return Standing(_later(image.config), lost, own not in lost)
 
 
-def paths_of(provenance: Provenance) -> frozenset[str]:
+def paths_of(provenance: Label) -> frozenset[str]:
     """Return the paths that a label is about, in its image."""
     files = (*provenance.files, f"{provenance.dist_info}/{PROVENANCE}")
     return frozenset(f"{provenance.root}/{path}".strip("/") for path in files)
@@ -64,7 +64,7 @@ def _later(config: Mapping[str, Any]) -> int | None:
     return steps[::-1].index(STEP)
 
 
-def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Standing:
+def in_registry(image: RemoteImage, provenance: Label, watch: Watch) -> Standing:
     """Look at an image in a registry, from its top layer down to where the last of the files is known."""
     from vpatch.image.registry.layers import LayeredFiles
 
@@ -75,7 +75,7 @@ def in_registry(image: RemoteImage, provenance: Provenance, watch: Watch) -> Sta
     return standing(files, image.base, provenance)
 
 
-def in_engine(image: Base, provenance: Provenance, watch: Watch) -> Standing:
+def in_engine(image: Base, provenance: Label, watch: Watch) -> Standing:
     """Look at an image in an engine, in containers that are not started."""
     from vpatch.image.engine import engine
     from vpatch.image.engine.containers import start_run

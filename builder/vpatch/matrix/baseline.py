@@ -34,7 +34,7 @@ _REASONS = {
 }
 
 
-class Kind(StrEnum):
+class Urgency(StrEnum):
     """The kinds of changes, the most urgent first."""
 
     WORSE = "worse"
@@ -55,7 +55,7 @@ class Change:
     against: str | None
     before: State | None
     after: State | None
-    kind: Kind
+    kind: Urgency
     because: str
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ def from_objects(objects: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
     for one in objects:
         change = Change(*(one[field.name] for field in fields(Change)))
         before, after = (state and State(state) for state in (change.before, change.after))
-        found.append(replace(change, before=before, after=after, kind=Kind(change.kind)))
+        found.append(replace(change, before=before, after=after, kind=Urgency(change.kind)))
     return tuple(found)
 
 
@@ -91,21 +91,21 @@ def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
     """Compare a matrix with recorded rows; the most urgent changes come first."""
     asked = {item.id for item in new.overlays}
     found = [change for row in new.rows for change in _row_changes(old, row, asked)]
-    return tuple(sorted(found, key=lambda change: list(Kind).index(change.kind)))
+    return tuple(sorted(found, key=lambda change: list(Urgency).index(change.kind)))
 
 
 def _row_changes(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
     same = next((one for one in old if one.name == row.name), None)
     unread = same is not None and same.tree is None
     if row.tree is None:
-        kind = Kind.STILL if unread else Kind.WORSE
+        kind = Urgency.STILL if unread else Urgency.WORSE
         yield _of_row(row, same, kind, f"cannot be read: {_joined(row.problems)}")
         return
     if unread:
-        yield _of_row(row, same, Kind.BETTER, "it can be read again")
+        yield _of_row(row, same, Urgency.BETTER, "it can be read again")
     before = same if same and not unread else _older(old, row)
     if before is None:
-        yield _of_row(row, None, Kind.WORSE, "there is no row in the baseline to compare it with")
+        yield _of_row(row, None, Urgency.WORSE, "there is no row in the baseline to compare it with")
     yield from _compared(before, row, asked)
 
 
@@ -113,7 +113,7 @@ def _compared(before: Row | None, row: Row, asked: set[str]) -> Iterator[Change]
     known = {cell.verdict.id: cell for cell in before.cells} if before else {}
     complete = known.keys() <= asked  # conflicts depend on which overlays are asked for
     kind = _urgency(before=bool(before and before.problems), after=bool(row.problems))
-    if kind and (complete or kind is not Kind.BETTER):
+    if kind and (complete or kind is not Urgency.BETTER):
         yield _of_row(row, before, kind, _joined(row.problems) or "overlays go together again")
     for cell in row.cells:
         was = known.get(cell.verdict.id)
@@ -127,31 +127,35 @@ def _cell_changes(row: Row, before: Row | None, was: Cell | None, cell: Cell) ->
         against, state = (before.name, was.verdict.state) if before and was else (None, None)
         yield Change(row.name, name, against, state, after, *judged)
     elif before and not was:
-        yield Change(row.name, name, None, None, after, Kind.OTHER, f"new since the baseline: {cell.verdict.because}")
+        yield Change(
+            row.name, name, None, None, after, Urgency.OTHER, f"new since the baseline: {cell.verdict.because}"
+        )
 
 
-def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
+def _of_row(row: Row, before: Row | None, kind: Urgency, because: str) -> Change:
     return Change(row.name, None, before.name if before else None, None, None, kind, because)
 
 
-def _urgency(*, before: bool, after: bool) -> Kind | None:
+def _urgency(*, before: bool, after: bool) -> Urgency | None:
     """Compare whether a cell or row needed attention; None if it did not before and does not now."""
-    return {(False, True): Kind.WORSE, (True, False): Kind.BETTER, (True, True): Kind.STILL}.get((before, after))
+    return {(False, True): Urgency.WORSE, (True, False): Urgency.BETTER, (True, True): Urgency.STILL}.get(
+        (before, after)
+    )
 
 
-def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
+def _judged(was: Cell | None, cell: Cell) -> tuple[Urgency, str] | None:
     """Judge a cell against that of the baseline; None if there is nothing to report."""
     after, kind = cell.verdict.state, _urgency(before=bool(was and was.urgent), after=cell.urgent)
     parts, beyond = _new_in(cell, was)
     if parts or beyond:
-        return Kind.WORSE, _described(cell, parts, beyond)
+        return Urgency.WORSE, _described(cell, parts, beyond)
     if was is None:
         return None
     same = was.verdict.state is after
-    if kind is Kind.STILL:
+    if kind is Urgency.STILL:
         as_before = f"{after} as" if same else "as bad as"
         return kind, f"{as_before} in the baseline: {_described(cell, *_new_in(cell, None))}"
-    if kind is Kind.BETTER and (same or after is not State.MERGED):
+    if kind is Urgency.BETTER and (same or after is not State.MERGED):
         return kind, f"nobody need look any more: {cell.verdict.because}"
     return _changed(was, cell)
 
@@ -173,22 +177,21 @@ def _described(cell: Cell, parts: Sequence[PartVerdict], beyond: Sequence[Proble
     return "; ".join(filter(None, (because, _joined(beyond))))
 
 
-def _changed(was: Cell, cell: Cell) -> tuple[Kind, str] | None:
+def _changed(was: Cell, cell: Cell) -> tuple[Urgency, str] | None:
     before, after = was.verdict.state, cell.verdict.state
     if before is after:
-        old, new = ({part.name: _form(part) for part in one.verdict.parts} for one in (was, cell))
+        old, new = (
+            {part.name: f"{part.state} as in {part.shape}" if part.shape else part.state for part in one.verdict.parts}
+            for one in (was, cell)
+        )
         names = (name for name in {**old, **new} if old.get(name) != new.get(name))
         found = [f"{name}: {old.get(name, 'no such part')} -> {new.get(name, 'no such part')}" for name in names]
-        return (Kind.OTHER, "; ".join(found)) if found else None
+        return (Urgency.OTHER, "; ".join(found)) if found else None
     reason = _REASONS.get((before, after), "")
-    kind = Kind.WORSE if (before, after) == (State.MERGED, State.PENDING) else Kind.OTHER
+    kind = Urgency.WORSE if (before, after) == (State.MERGED, State.PENDING) else Urgency.OTHER
     if after is State.MERGED:
-        kind, reason = Kind.BETTER, reason or "now merged upstream: this overlay can go"
+        kind, reason = Urgency.BETTER, reason or "now merged upstream: this overlay can go"
     return kind, ": ".join(filter(None, (reason, cell.verdict.because)))
-
-
-def _form(part: PartVerdict) -> str:
-    return f"{part.state} as in {part.shape}" if part.shape else str(part.state)
 
 
 def _joined(problems: Sequence[Problem]) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from vpatch.cache import folder
 from vpatch.errors import naming
+from vpatch.settings import cache_folder
 
 SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile
@@ -53,7 +53,7 @@ class Cache:
     @classmethod
     def opened(cls) -> Cache:
         """Return the user's cache, after a trial that it can be written."""
-        cache = cls(folder())
+        cache = cls(cache_folder())
         trial = cache.folder / _NEW / secrets.token_hex(16)
         cache._write(trial)
         trial.unlink(missing_ok=True)

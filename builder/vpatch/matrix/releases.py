@@ -16,10 +16,11 @@ from packaging.version import Version
 
 from vpatch.core.listing import among, is_folder, pack, unpack
 from vpatch.errors import Failure, Problem, naming
+from vpatch.guest.record import Record, parse
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
-from vpatch.matrix.verdicts import Tree
+from vpatch.matrix.verdicts import FilesRead
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
-from vpatch.release.wheel import Sums, is_record, open_wheel, read_members, sums_in
+from vpatch.release.wheel import is_record, open_wheel, read_members
 
 if TYPE_CHECKING:
     from requests import Session
@@ -32,7 +33,7 @@ OLDEST = Version("0.18.0")  # the first release that overlays are made for
 
 
 @dataclass(frozen=True)
-class Release:
+class IndexRelease:
     """One release on an index, read through `cache` unless that is None."""
 
     project: str
@@ -44,7 +45,7 @@ class Release:
         """The version, after the project's name if that is not vLLM's own."""
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files that exist, without any request if all are in the cache.
 
         Listings are kept in the cache's note: they come from the wheel's own directory, not from its RECORD.
@@ -60,9 +61,9 @@ class Release:
         note = cache.note(WHEELS, digest, damaged("RECORD"))
         record = cache.get(note["record"], damaged("RECORD")) if note else None
         folders: Folders = dict(note.get("folders", {})) if note and record is not None else {}
-        held, missing = ({}, files) if record is None else _held(cache, files, sums_in(record), folders, damaged)
+        held, missing = ({}, files) if record is None else _held(cache, files, parse(record), folders, damaged)
         if note and record is not None and not missing:
-            return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
+            return FilesRead(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
         if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
@@ -77,24 +78,26 @@ class Release:
         cache.put_note(WHEELS, digest, kept)  # last, so that what it names is there
         return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 
-    def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
+    def _fetch(self, files: Collection[str]) -> tuple[FilesRead, _Members]:
         with open_wheel(self.wheel) as file:
             members = _read_wheel(file, files)
-            return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
+            return FilesRead(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
 
 
 def _held(
-    cache: Cache, files: Collection[str], sums: Sums, folders: Folders, damaged: Callable[[str], Damaged]
+    cache: Cache, files: Collection[str], record: Record, folders: Folders, damaged: Callable[[str], Damaged]
 ) -> tuple[dict[str, bytes], set[str]]:
     """Return those of these files and listings that the cache has, and the names of those that it lacks."""
     held = {name: pack(names) for name in files if (names := folders.get(name)) is not None}
-    for name in sorted({*files} & sums.keys()):
-        key = _hexadecimal(sums[name][0])
+    rows = {name: row for name in files if (row := record.row(name))}
+    for name in sorted(rows):
+        _, hash_, size = rows[name].fields
+        key = _hexadecimal(hash_)
         data = cache.get(key, damaged(name)) if key else None
-        if data is not None and str(len(data)) == sums[name][1]:
+        if data is not None and str(len(data)) == size:
             held[name] = data
     unknown = {name for name in files if is_folder(name)} - folders.keys()
-    return held, ({*files} & sums.keys() - held.keys()) | unknown
+    return held, (rows.keys() - held.keys()) | unknown
 
 
 def _hexadecimal(hash_: str) -> str | None:
@@ -118,12 +121,12 @@ class WheelFile:
         """The file name."""
         return self.path.name
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files that exist."""
         with naming("cannot read", str(self.path)), self.path.open("rb") as file:
             members = _read_wheel(file, files)
         version = members.path.partition(".dist-info/")[0].partition("-")[2]
-        return Tree(members.files, version, str(self.path))
+        return FilesRead(members.files, version, str(self.path))
 
 
 class _Members(NamedTuple):
@@ -147,7 +150,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
         found = {member.name: member.data for member in read_members(file, chosen)}
         (path,) = filter(is_record, found)
         record = found.pop(path)
-        listed = sums_in(record).keys()
+        listed = {row.path for row in parse(record).rows}
         unlisted = sorted(name for name in names - listed if name.endswith(".py"))
         absent = sorted((listed & {*wanted}) - names)
         if unlisted or absent:
@@ -164,7 +167,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
 class Listing(NamedTuple):
     """Releases, oldest first, and notes on where the list comes from."""
 
-    releases: tuple[Release, ...]
+    releases: tuple[IndexRelease, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -184,7 +187,7 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
         kind = Failure if notes else type(failure)
         raise kind(*failure.problems, *notes) from failure
     name = canonicalize_name(project)
-    return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
+    return Listing(tuple(IndexRelease(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
 
 
 def _default(project: str, ask: Ask) -> Sequence[Offer]:

@@ -14,7 +14,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
-from vpatch.matrix.baseline import Change, Kind
+from vpatch.matrix.baseline import Change, Urgency
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 from vpatch.wrapping import printable
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _HEADINGS = {
-    Kind.WORSE: "Worse",
-    Kind.BETTER: "Better",
-    Kind.OTHER: "Other changes",
-    Kind.STILL: "As bad as in the baseline",
+    Urgency.WORSE: "Worse",
+    Urgency.BETTER: "Better",
+    Urgency.OTHER: "Other changes",
+    Urgency.STILL: "As bad as in the baseline",
 }
 
 _PIECES = re.compile(r"`([^`]+)`|(?<![\w/.-])([\w.-]+/[\w.-]+#\d+)\b")

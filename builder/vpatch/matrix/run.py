@@ -17,7 +17,7 @@ from threading import Semaphore, Thread
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Source
+from vpatch.matrix.verdicts import Cell, Matrix, Row, RowSource
 from vpatch.matrix.worker import Result, start, work
 
 READERS = 8  # sources that are read at a time
@@ -27,10 +27,10 @@ Key = tuple[str | bytes, ...]  # what a verdict depends on: an overlay's id, and
 
 
 def run(
-    sources: Sequence[Source],
+    sources: Sequence[RowSource],
     overlays: Sequence[Catalogued],
     together: Collection[str],
-    progress: Callable[[float], None],
+    progress: Callable[[float], object],
 ) -> Matrix:
     """Compute the matrix of vLLMs, its rows, and overlays, its columns.
 
@@ -53,11 +53,11 @@ def run(
     return Matrix(tuple(overlays), tuple(rows))
 
 
-def _begin_reading(sources: Sequence[Source], files: Collection[str]) -> list[Future[Row]]:
+def _begin_reading(sources: Sequence[RowSource], files: Collection[str]) -> list[Future[Row]]:
     """Start a thread for each source; return the future rows, without cells."""
     turn = Semaphore(READERS)
 
-    def read(source: Source, row: Future[Row]) -> None:
+    def read(source: RowSource, row: Future[Row]) -> None:
         with turn:
             try:
                 row.set_result(Row(source.name, source.read(files)))

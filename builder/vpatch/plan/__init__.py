@@ -94,7 +94,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class State:
+class LayerState:
     """What a layer keeps for each request, before tensor parallelism.
 
     It is a state of [`heads`, `head_size`, `state_size`] in `dtype` ("": the release's default for the architecture),
@@ -218,7 +218,7 @@ class Model:
     inclusive: bool = False
     own_width: int = 0
     rope: tuple[Rope, ...] = ()
-    state: State | None = None
+    state: LayerState | None = None
     intermediate_size: int = 0
     experts: Experts | None = None
     dtype: str = "bfloat16"

@@ -10,11 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.plan import CHUNKED, DELTA, FULL, LINEAR, MOE, SLIDING, Attention, Experts, Latent, Model, Rope, weights
-from vpatch.plan.architectures import DECODERS, KEYS, KNOWN, Architecture
+from vpatch.plan.architectures import (
+    DECODERS,
+    HYBRID,
+    KEYS,
+    KNOWN,
+    LISTED,
+    Architecture,
+    count_of,
+    kinds_of,
+    listed,
+    not_modeled,
+    state_of,
+)
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.matrices import tower_of
 from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
-from vpatch.plan.states import HYBRID, LISTED, count_of, kinds_of, listed, not_modeled, state_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")

@@ -99,8 +99,8 @@ def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> 
     try:
         from ruamel.yaml import YAML
     except ImportError as error:
-        cause = f"{error}; install it with {how_to_add('plan')}"
-        raise Failure(Problem("cannot write a compose file", "ruamel.yaml", cause)) from error
+        hint = f"install it with {how_to_add('plan')}"
+        raise Failure(Problem("cannot write a compose file", "ruamel.yaml", str(error), hint=hint)) from error
     yaml = YAML()
     yaml.width = 1 << 30  # else long strings are folded
     yaml.indent(mapping=2, sequence=4, offset=2)

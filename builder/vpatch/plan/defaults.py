@@ -80,9 +80,8 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
     number = "".join(re.findall(r"\d+", name))
     near = [one for one in names if "".join(re.findall(r"\d+", one)).startswith(number)]
     meant = did_you_mean(nearest(name, near, key=_key) if number else (), " ")
-    raise UnknownName(
-        Problem("no such GPU", name, f"{meant}known: {', '.join(names)}; for any other, give --gpu-memory-gib")
-    )
+    hint = "for any other, give --gpu-memory-gib"
+    raise UnknownName(Problem("no such GPU", name, f"{meant}known: {', '.join(names)}", hint=hint))
 
 
 def _key(name: str) -> str:

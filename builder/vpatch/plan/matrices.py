@@ -21,15 +21,15 @@ from vpatch.plan import (
     STATEFUL,
     Attention,
     Latent,
+    LayerState,
     Model,
-    State,
     Tower,
 )
 from vpatch.plan.architectures import TOWERS, Architecture
 from vpatch.plan.checkpoint_files import Fields
 
 
-class Part(NamedTuple):
+class Parameters(NamedTuple):
     """Parameters under one name; those of a linear layer may be quantized. `whole`: each GPU has all of them."""
 
     name: str
@@ -38,32 +38,32 @@ class Part(NamedTuple):
     whole: bool = False
 
 
-def matrices(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
+def matrices(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Parameters]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
     if known.state == SHARED:
         mixer, network = [*_mixer(model, text, known, LINEAR, index)], [*_shared(model, text, known, index)]
     else:
         mixer = [] if kind in (MLP, MOE) else [*_mixer(model, text, known, kind, index)]
         network = [] if mixer and known.single else [*_network(model, text, known, index, kind)]
-    yield Part("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
+    yield Parameters("norms", (1 if known.single else 2) * model.hidden_size, linear=False)
     for part in (*mixer, *network):
         yield part._replace(name=f"mixer.{part.name.partition('.')[2]}") if known.single else part
     if model.own_width:
         own = ("per_layer_input_gate", "per_layer_projection")
-        yield from (Part(name, model.hidden_size * model.own_width) for name in own)
+        yield from (Parameters(name, model.hidden_size * model.own_width) for name in own)
 
 
-def _network(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Part]:
+def _network(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[Parameters]:
     hidden, experts = model.hidden_size, model.experts
     dense = experts is None or kind == MLP or _is_dense(text, known, index)
     if dense or known.parallel:
         yield from _mlp(known, "mlp", hidden, model.intermediate_size)
     if dense or experts is None:
         return
-    yield Part("mlp.gate", hidden * experts.count, linear=False)
+    yield Parameters("mlp.gate", hidden * experts.count, linear=False)
     inner = text.number("moe_latent_size", default=hidden)  # of a Nemotron-H, experts work in a smaller space
     if inner != hidden:
-        yield Part("mlp.fc1_latent_proj", 2 * hidden * inner)
+        yield Parameters("mlp.fc1_latent_proj", 2 * hidden * inner)
     yield from _mlp(known, "mlp.experts.0", inner, experts.intermediate_size, experts.count)
     if known.shared:
         width = text.number(known.shared, default=known.defaults[known.shared], least=0)
@@ -72,7 +72,7 @@ def _network(model: Model, text: Fields, known: Architecture, index: int, kind: 
             width *= text.number("moe_shared_expert_intermediate_size", default=experts.intermediate_size)
         elif known.shared == "shared_expert_intermediate_size":
             name = "mlp.shared_expert"
-            yield Part("mlp.shared_expert_gate", hidden)
+            yield Parameters("mlp.shared_expert_gate", hidden)
         else:
             name = "mlp.shared_expert" + "s" * known.single
             width *= text.number("n_shared_experts", default=1, least=0)
@@ -101,7 +101,7 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     return any(rules.values())
 
 
-def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[Part]:
+def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: int) -> Iterator[Parameters]:
     hidden = model.hidden_size
     if kind != LINEAR:
         yield from _attention(model, known, kind, index)
@@ -112,7 +112,7 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
         yield from _kda(state, hidden)
         return
     name = {DELTA: "linear_attn", CONVOLUTION: "conv"}.get(state.kind, "mamba")
-    yield Part(f"{name}.conv1d", state.kernel * channels, linear=False)
+    yield Parameters(f"{name}.conv1d", state.kernel * channels, linear=False)
     projections = {
         DELTA: {"in_proj_qkv": channels, "in_proj_z": state.width, "in_proj_b": state.heads, "in_proj_a": state.heads},
         MAMBA2: {"in_proj": state.width + channels + state.heads},
@@ -120,78 +120,78 @@ def _mixer(model: Model, text: Fields, known: Architecture, kind: str, index: in
         CONVOLUTION: {"in_proj": 3 * state.width},
     }
     widths = {**projections[state.kind], "out_proj": state.width}
-    yield from (Part(f"{name}.{one}", hidden * width) for one, width in widths.items())
+    yield from (Parameters(f"{name}.{one}", hidden * width) for one, width in widths.items())
     if state.kind == MAMBA1:
         usual = ceil(hidden / 16)
         rank = usual if text.data.get("mamba_dt_rank") == "auto" else text.number("mamba_dt_rank", default=usual)
         # Projections of the time step, and others; its matrix A is in float32.
-        yield Part(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
+        yield Parameters(f"{name}.x_proj", state.width * (2 * rank + 4 * state.state_size))
 
 
-def _shared(model: Model, text: Fields, known: Architecture, index: int) -> Iterator[Part]:
+def _shared(model: Model, text: Fields, known: Architecture, index: int) -> Iterator[Parameters]:
     """Yield the attention and the MLP that layers of a Zamba2 share: the first that has them, with all adapters."""
     sharing = [layer for layer, kind in enumerate(model.layers) if kind == BOTH]
     if index not in sharing:
         return
     hidden, wide, blocks = model.hidden_size, 2 * model.hidden_size, text.number("num_mem_blocks", default=1)
-    yield Part("linear", hidden * hidden, whole=True)
+    yield Parameters("linear", hidden * hidden, whole=True)
     users = sharing[sharing.index(index) :: blocks] if index in sharing[:blocks] else []
     if not users:
         return
     rank, block = text.number("adapter_rank", default=128), "shared_transformer"
     widths = dict.fromkeys(("q_proj", "k_proj", "v_proj"), wide) | {"o_proj": hidden}
-    yield from (Part(f"{block}.self_attn.{one}", wide * width) for one, width in widths.items())
+    yield from (Parameters(f"{block}.self_attn.{one}", wide * width) for one, width in widths.items())
     yield from _mlp(known, f"{block}.feed_forward", hidden, model.intermediate_size)
-    yield Part(f"{block}.feed_forward.adapter", len(users) * rank * (hidden + 2 * model.intermediate_size))
+    yield Parameters(f"{block}.feed_forward.adapter", len(users) * rank * (hidden + 2 * model.intermediate_size))
     if text.flag("use_shared_attention_adapter", default=False):
-        yield Part(f"{block}.self_attn.adapter", len(users) * rank * 6 * wide)
+        yield Parameters(f"{block}.self_attn.adapter", len(users) * rank * 6 * wide)
 
 
-def _kda(state: State, hidden: int) -> Iterator[Part]:
-    yield Part("self_attn.conv1d", 2 * state.kernel * state.channels(), linear=False)  # in float32
+def _kda(state: LayerState, hidden: int) -> Iterator[Parameters]:
+    yield Parameters("self_attn.conv1d", 2 * state.kernel * state.channels(), linear=False)  # in float32
     widths = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), state.width) | {"b_proj": state.heads}
-    yield from (Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+    yield from (Parameters(f"self_attn.{one}", hidden * width) for one, width in widths.items())
     for gate in ("f", "g"):  # of low rank
-        yield Part(f"self_attn.{gate}_a_proj", hidden * state.head_size, whole=True)
-        yield Part(f"self_attn.{gate}_b_proj", state.head_size * state.width)
+        yield Parameters(f"self_attn.{gate}_a_proj", hidden * state.head_size, whole=True)
+        yield Parameters(f"self_attn.{gate}_b_proj", state.head_size * state.width)
 
 
-def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iterator[Part]:
+def _attention(model: Model, known: Architecture, kind: str, index: int) -> Iterator[Parameters]:
     attention, hidden = model.local if kind == SLIDING and model.local else model.attention, model.hidden_size
     if attention.latent:
         yield from _latent(attention, attention.latent, hidden, index)
         return
     queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
     if known.fused:
-        yield Part("attention.query_key_value", hidden * (queries + 2 * keys))
-        yield Part("attention.dense", hidden * queries)
+        yield Parameters("attention.query_key_value", hidden * (queries + 2 * keys))
+        yield Parameters("attention.dense", hidden * queries)
         return
     widths = {"q_proj": queries * (2 if known.gated else 1), "o_proj": queries}
     if index < len(model.layers) - model.borrowing or index >= len(model.layers):
         widths |= {"k_proj": keys, "v_proj": keys}
-    yield from (Part(f"self_attn.{one}", hidden * width) for one, width in widths.items())
+    yield from (Parameters(f"self_attn.{one}", hidden * width) for one, width in widths.items())
 
 
-def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> Iterator[Part]:
+def _latent(attention: Attention, latent: Latent, hidden: int, index: int) -> Iterator[Parameters]:
     heads, queries = attention.heads, latent.queries
     query = heads * (latent.nope + latent.rope)
     if queries:
-        yield Part("self_attn.q_a_proj", hidden * queries, whole=True)
-        yield Part("self_attn.q_b_proj", queries * query)
+        yield Parameters("self_attn.q_a_proj", hidden * queries, whole=True)
+        yield Parameters("self_attn.q_b_proj", queries * query)
     else:
-        yield Part("self_attn.q_proj", hidden * query)
-    yield Part("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
-    yield Part("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
-    yield Part("self_attn.o_proj", heads * latent.value * hidden)
+        yield Parameters("self_attn.q_proj", hidden * query)
+    yield Parameters("self_attn.kv_a_proj_with_mqa", hidden * attention.head_size, whole=True)
+    yield Parameters("self_attn.kv_b_proj", latent.rank * heads * (latent.nope + latent.value))
+    yield Parameters("self_attn.o_proj", heads * latent.value * hidden)
     if latent.index and index not in latent.shares:
-        yield Part("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
-        yield Part("self_attn.indexer.wk", hidden * latent.index, whole=True)
-        yield Part("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
+        yield Parameters("self_attn.indexer.wq_b", queries * latent.index_heads * latent.index, whole=True)
+        yield Parameters("self_attn.indexer.wk", hidden * latent.index, whole=True)
+        yield Parameters("self_attn.indexer.weights_proj", hidden * latent.index_heads, linear=False, whole=True)
 
 
-def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[Part]:
+def _mlp(known: Architecture, name: str, hidden: int, width: int, count: int = 1) -> Iterator[Parameters]:
     names = ("gate_proj", "up_proj", "down_proj")[3 - known.mlp :]
-    return (Part(f"{name}.{one}", hidden * width * count) for one in names)
+    return (Parameters(f"{name}.{one}", hidden * width * count) for one in names)
 
 
 def tower_of(config: Fields, kind: str, width: int) -> Tower:

@@ -55,10 +55,10 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
     remedy = "--download reads it from the hub"
     if revisions:
         there = ", ".join(one.revision for one in revisions)
-        raise UnknownName(Problem("no such revision", f"{model} ({revision})", f"recorded are {there}; {remedy}"))
+        raise UnknownName(Problem("no such revision", f"{model} ({revision})", f"recorded are {there}", hint=remedy))
     near = closest(model[:200], (one.name for one in recorded()), key=lambda name: name.rpartition("/")[2].casefold())
-    cause = f"neither a path, nor recorded, nor in the local cache; {near}; {remedy}"
-    raise UnknownName(Problem("no such model", model[:200], cause))
+    cause = "neither a path, nor recorded, nor in the local cache"
+    raise UnknownName(Problem("no such model", model[:200], cause, hint=f"{near}; {remedy}"))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _get(name: str, at: str, file: str, most: int, start: int | None = None) -> 
 
 def _checked_size(status: int, headers: Mapping[str, str], at: str, start: int, where: str) -> int | None:
     """Return the length of the whole file, None if it is not stated; raise `Failure` for any other answer."""
-    code = headers.get("X-Error-Code", "")
+    code, hint = headers.get("X-Error-Code", ""), ""
     size = re.fullmatch(r"\d{1,18}", headers.get("Content-Length", ""))
     part = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if status == 200 and not start:
@@ -215,9 +215,10 @@ def _checked_size(status: int, headers: Mapping[str, str], at: str, start: int, 
     elif code == "RevisionNotFound":
         cause = f"there is no revision {at}"
     elif status in (401, 403) or code == "GatedRepo":
-        cause = f"the hub answers {status}: it is gated, private or not there; accept its terms there and set HF_TOKEN"
+        cause = f"the hub answers {status}: it is gated, private or not there"
+        hint = "accept its terms there and set HF_TOKEN"
     elif status == 404:
         raise UnknownName(Problem(FAILED, where, "there is no such model"))
     else:
         cause = f"the hub answers {status}"
-    raise Failure(Problem(FAILED, where, cause))
+    raise Failure(Problem(FAILED, where, cause, hint=hint))

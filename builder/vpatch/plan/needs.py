@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from vpatch.core.overlay import Catalogued, Need, Use
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Problem, raise_all
 from vpatch.plan import Model
 from vpatch.plan.deployment import Deployment
 
@@ -59,8 +59,7 @@ def needs(
             found.append(need)
         except Exception as error:  # an overlay may be anybody's code
             problems.append(Problem("cannot ask overlay", item.id, f"{type(error).__name__}: {error}"))
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return tuple(found)
 
 

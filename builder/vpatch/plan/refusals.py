@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem, did_you_mean, nearest
+from vpatch.errors import Problem, did_you_mean, nearest, raise_all
 from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, MAMBA2, SHARED, SLIDING, Latent, Model, latent
 from vpatch.plan.architectures import KNOWN
 from vpatch.plan.deployment import (
@@ -49,8 +49,7 @@ def check(model: Model, deployment: Deployment) -> None:
         problems += _latent(model, model.attention.latent, deployment)
     undivided = (*_heads(model, deployment.tensor_parallel_size), *_stages(model, deployment))
     problems += [Problem("cannot divide the model", *why) for why in undivided]
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
 
 
 def _too_old(model: Model, deployment: Deployment) -> Iterator[Problem]:

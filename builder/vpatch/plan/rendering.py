@@ -10,7 +10,7 @@ from vpatch.plan import GIB, Estimate, Model
 from vpatch.plan.cautions import Caution
 from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Fit
-from vpatch.plan.verdict import FITTING, Choice, Plan, Verdict
+from vpatch.plan.verdict import FITTING, Choice, Plan, PlanVerdict
 from vpatch.wrapping import wrapped
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
@@ -62,7 +62,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int, *, verbose: bool =
         yield from ("", f"{_marked(name, plan.verdict)}:", *command.split("\n"))
 
 
-def title(verdict: Verdict, model: Model, deployment: Deployment) -> str:
+def title(verdict: PlanVerdict, model: Model, deployment: Deployment) -> str:
     """Return the line that everything else explains: the verdict on a model on its GPUs, for a release."""
     revision = f" ({model.revision})" if model.revision else ""
     cards = f"{deployment.gpus} x {deployment.gpu.name}" if deployment.gpus > 1 else deployment.gpu.name
@@ -73,7 +73,7 @@ def _shown(commands: Mapping[str, str], *, verbose: bool) -> Iterator[tuple[str,
     return ((name, command) for name, command in commands.items() if verbose or name in _BRIEF)
 
 
-def _marked(name: str, verdict: Verdict) -> str:
+def _marked(name: str, verdict: PlanVerdict) -> str:
     return name if verdict in FITTING else f"{name} ({verdict.value})"
 
 

@@ -18,7 +18,7 @@ from vpatch.plan.needs import Needed, needs
 from vpatch.plan.refusals import unserved, unserved_stages
 
 
-class Verdict(Enum):
+class PlanVerdict(Enum):
     """Whether a deployment does what was asked."""
 
     FITS = "fits"
@@ -27,7 +27,7 @@ class Verdict(Enum):
     CANNOT_KNOW = "cannot know"
 
 
-FITTING = (Verdict.FITS, Verdict.TIGHT)
+FITTING = (PlanVerdict.FITS, PlanVerdict.TIGHT)
 # Other names for types, of the same size.
 _ALIKE = ("bfloat16", "float16", "fp8_e4m3", "fp8_e5m2")
 _REFUSES = "vLLM refuses to start"
@@ -71,13 +71,13 @@ class Plan:
         return tuple(item.id for item in self.needs if item.needed)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PlanVerdict:
         """Whether the deployment does what was asked. What vLLM refuses for any reason, does not fit."""
         if any(problem.code is Code.CANNOT_KNOW for problem in self.problems):
-            return Verdict.CANNOT_KNOW
+            return PlanVerdict.CANNOT_KNOW
         if self.problems:
-            return Verdict.DOES_NOT_FIT
-        return Verdict.FITS if self.fit.surely and not self.fit.outgrows else Verdict.TIGHT
+            return PlanVerdict.DOES_NOT_FIT
+        return PlanVerdict.FITS if self.fit.surely and not self.fit.outgrows else PlanVerdict.TIGHT
 
 
 class CannotKnow(Failure):

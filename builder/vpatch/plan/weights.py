@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, collecting, raise_all
 from vpatch.plan import FULL, GIB, MOE, Model, Weights
 from vpatch.plan.architectures import Architecture
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
-from vpatch.plan.matrices import Part, matrices
+from vpatch.plan.matrices import Parameters, matrices
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
 INDEX = "model.safetensors.index.json"
@@ -61,12 +61,9 @@ def gathered(read: Callable[[str], Mapping[str, int]], names: Iterable[str]) -> 
     sizes: dict[str, int] = {}
     problems: list[Problem] = []
     for name in names:
-        try:
+        with collecting(problems):
             sizes |= read(name)
-        except Failure as failure:
-            problems += failure.problems
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return sizes
 
 
@@ -163,7 +160,7 @@ def estimate(
     if known is None or not model.hidden_size or not (model.experts or model.intermediate_size):
         return None
 
-    def stored(part: Part, names: Iterable[str]) -> int:
+    def stored(part: Parameters, names: Iterable[str]) -> int:
         names = (f"{name}.{part.name}" for name in names)
         found = quantization.scheme(names) if quantization and part.linear else None
         return round(part.parameters * (found or BF16).size)
@@ -175,7 +172,7 @@ def estimate(
 
     def draft_layer(index: int) -> int:
         names = [f"mtp.layers.{index}"]
-        joining = Part("fc", 2 * model.hidden_size * model.hidden_size)
+        joining = Parameters("fc", 2 * model.hidden_size * model.hidden_size)
         kinds = (FULL, MOE) if known.single else (FULL,)
         return sum(layer(len(model.layers) + index, kind, names)[0] for kind in kinds) + stored(joining, names)
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vpatch.foreign import CODE_BYTES, parse_json, read_opened
+from vpatch.foreign import CODE_BYTES, descriptor, parse_json, read_opened
 from vpatch.processes import Process, User
 
 PATIENCE_S = 30.0  # for all files that one process names: some dozens
@@ -37,7 +37,7 @@ _OF_KERNEL = {
 }
 
 
-class Files:
+class ProcessFiles:
     """The files below the root of a process."""
 
     def __init__(self, root: int) -> None:
@@ -54,11 +54,8 @@ class Files:
             # Regular or not is known before it is opened, and nobody can put another file there in between.
             if not stat.S_ISREG(os.fstat(found).st_mode) or _file_system(found) in _OF_KERNEL:
                 raise OSError(errno.EINVAL, "it is no file of code")
-            opened = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
+            with descriptor(f"/proc/self/fd/{found}", os.O_NONBLOCK) as opened:
                 return read_opened(opened, CODE_BYTES)
-            finally:
-                os.close(opened)
 
     def identity(self, place: str) -> list[int]:
         """Return the device and the number of a file or folder.
@@ -105,7 +102,7 @@ def _leave(trail: list[int], steps: int) -> None:
         os.close(trail.pop())
 
 
-def answered(process: Process, user: User, ask: Callable[[Files], Any], patience: float = PATIENCE_S) -> Any:
+def answered(process: Process, user: User, ask: Callable[[ProcessFiles], Any], patience: float = PATIENCE_S) -> Any:
     """Return the answer of a question to the files of a process, which has to be JSON.
 
     Args:
@@ -117,16 +114,13 @@ def answered(process: Process, user: User, ask: Callable[[Files], Any], patience
     Raises:
         OSError: the process ended or belongs to another user, the answer takes too long, or the question raised this.
     """
-    root = os.open(process.folder / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with descriptor(process.folder / "root", os.O_PATH | os.O_DIRECTORY) as root:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
             _answer(writing, root, user, ask)
         os.close(writing)
-    finally:
-        os.close(root)
     with os.fdopen(reading, "rb") as pipe:
         try:
             found = _received(pipe.fileno(), patience)
@@ -144,13 +138,13 @@ def answered(process: Process, user: User, ask: Callable[[Files], Any], patience
     return answer
 
 
-def _answer(writing: int, root: int, user: User, ask: Callable[[Files], Any]) -> NoReturn:
+def _answer(writing: int, root: int, user: User, ask: Callable[[ProcessFiles], Any]) -> NoReturn:
     try:
         with suppress(ImportError):
             import ctypes  # noqa: F401 - for `_file_system`: the user need not be able to read this Python's folder
         try:
             _become(user)
-            answer = [None, ask(Files(root))]
+            answer = [None, ask(ProcessFiles(root))]
         except OSError as error:
             answer = [[error.errno or errno.EIO, error.strerror or str(error)], None]
         left = json.dumps(answer).encode()

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem, UnknownName, cause
-from vpatch.foreign import parse_json, read_opened
+from vpatch.foreign import descriptor, parse_json, read_opened
 from vpatch.guest.vpatch_claim import RECEIPT, SEALS, memory
 from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
-from vpatch.processes.inside import Files, answered
+from vpatch.processes.inside import ProcessFiles, answered
 
 _NAME = f"/memfd:{RECEIPT} (deleted)"  # how the system names memory that is in no folder
 _MOST = 1 << 22  # bytes of a receipt
@@ -98,21 +98,15 @@ class Server:
         if f" {root}/vllm/" in maps or (self.receipt and self._sees(root, self.receipt.root)):
             return True
         prefixes = {root, *([prefix] if prefix else [])} - {Path("/"), Path("/usr")}
-        return names_vllm(self.process.words) and self._is_of(prefixes, maps)
-
-    def _is_of(self, prefixes: Collection[Path], maps: str) -> bool:
-        """Whether it has mapped a file of an environment, or its command line names a program of one."""
+        if not names_vllm(self.process.words):
+            return False
         if any(f" {one}/" in maps for one in prefixes):
             return True
-        # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
-        return any(path.is_relative_to(one) for path in self._called() for one in prefixes)
-
-    def _called(self) -> list[Path]:
-        """Return the folders of the programs that its command line names."""
         here = (self.process.folder / "cwd").readlink()
-        folders = [here.joinpath(word).parent for word in self.process.words[:2]]
-        found = answered(self.process, self.process.user, lambda _: [str(one.resolve()) for one in folders])
-        return [Path(one) for one in found]
+        # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
+        called = [here.joinpath(word).parent for word in self.process.words[:2]]
+        found = answered(self.process, self.process.user, lambda _: [str(one.resolve()) for one in called])
+        return any(Path(path).is_relative_to(one) for path in found for one in prefixes)
 
     def _sees(self, folder: Path, place: str) -> bool:
         """Whether a folder is what the process sees at a place."""
@@ -181,7 +175,7 @@ def wrong(found: Server) -> list[Problem]:
     return [*problems, *(Problem("changed", *line) for line in lines)]
 
 
-def _changed(receipt: Receipt, files: Files) -> list[tuple[str, str]] | None:
+def _changed(receipt: Receipt, files: ProcessFiles) -> list[tuple[str, str]] | None:
     """Return the files that are not as a receipt claims, each with the cause; None if its farm is another one."""
     if receipt.farm is not None:
         try:
@@ -210,21 +204,21 @@ def receipt_of(one: Process) -> Receipt | None:
     Raises:
         OSError: it ended, or it belongs to another user.
     """
-    for descriptor, name in one.opened():
+    for place, name in one.opened():
         if name == _NAME:
             with suppress(FileNotFoundError, ValueError, LookupError, TypeError):  # closed; another file of this name
-                return _receipt(one, descriptor)
+                return _receipt(one, place)
     return None
 
 
-def _receipt(one: Process, descriptor: Path) -> Receipt:
+def _receipt(one: Process, place: Path) -> Receipt:
     """Read a receipt.
 
     Raises:
         FileNotFoundError: it is closed.
         ValueError, LookupError, TypeError: it is none, or that of another process.
     """
-    claim = parse_json(_sealed(descriptor, one.user.id), _MOST)
+    claim = parse_json(_sealed(place, one.user.id), _MOST)
     if (claim["schema"], claim["pid"], claim["started"]) != (1, one.own_id, one.started):
         raise ValueError("the receipt of another process")
     if not isinstance(claim["farm"], str | None):
@@ -235,7 +229,7 @@ def _receipt(one: Process, descriptor: Path) -> Receipt:
     return Receipt(told, claim["farm"])
 
 
-def _sealed(descriptor: Path, user: int) -> bytes:
+def _sealed(place: Path, user: int) -> bytes:
     """Return the content of sealed memory that a user made.
 
     The descriptor may become another file at any time, and to open that may block, or have an effect. So it is opened
@@ -244,22 +238,16 @@ def _sealed(descriptor: Path, user: int) -> bytes:
     Raises:
         ValueError: it is something else.
     """
-    found = os.open(descriptor, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with descriptor(place, os.O_PATH) as found:
         if _mount(found) != _mount_of_memory():
             raise ValueError("a file")
         about = os.fstat(found)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != user or about.st_size > _MOST:
             raise ValueError("the memory of another user")
-        opened = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(found)
-    try:
-        if fcntl.fcntl(opened, _GET_SEALS) & SEALS != SEALS:
-            raise ValueError("memory that may change")
-        return read_opened(opened, _MOST)
-    finally:
-        os.close(opened)
+        with descriptor(f"/proc/self/fd/{found}") as opened:
+            if fcntl.fcntl(opened, _GET_SEALS) & SEALS != SEALS:
+                raise ValueError("memory that may change")
+            return read_opened(opened, _MOST)
 
 
 def _mount(file: int) -> str:
@@ -285,15 +273,13 @@ def _asked(one: Process) -> str | None:
 
 def remedy(one: Process) -> str:
     """Return why this user may not read a process, and how to read it."""
-    with suppress(OSError):
-        return _remedy(one.user.id)
-    return "permission denied"
-
-
-def _remedy(user: int) -> str:
+    try:
+        user = one.user.id
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return "permission denied"
     if os.geteuid() != 0:
         return f"permission denied; become its user ({user}), or root"
-    status = Path("/proc/self/status").read_text("ascii", "replace")
     capabilities = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
     if int(capabilities, 16) & _TRACES:
         return "permission denied by a security module, or since it is of another user namespace; run vpatch beside it"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vpatch import locking
 from vpatch.errors import Failure, Problem, naming
+from vpatch.foreign import descriptor
 from vpatch.net.ranges import Progress
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members
@@ -87,12 +88,9 @@ def _staging_beside(target: Path) -> Iterator[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(target)
             staging.mkdir()
-            lock = os.open(staging, os.O_RDONLY)
-        try:
+        with descriptor(staging) as lock:
             locking.lock(lock)
             yield staging
-        finally:
-            os.close(lock)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         for folder in new:
@@ -104,10 +102,7 @@ def _remove_leftovers(target: Path) -> None:
     pattern = re.escape(f".{target.name}.vpatch-") + "[0-9a-f]{8}"
     for folder in target.parent.iterdir():
         if re.fullmatch(pattern, folder.name) and folder.is_dir() and not folder.is_symlink():
-            with suppress(OSError):  # BlockingIOError: another fetch is using it
-                lock = os.open(folder, os.O_RDONLY)
-                try:
-                    locking.lock(lock, patience=0)
-                    shutil.rmtree(folder)
-                finally:
-                    os.close(lock)
+            # BlockingIOError: another fetch is using it.
+            with suppress(OSError), descriptor(folder) as lock:
+                locking.lock(lock, patience=0)
+                shutil.rmtree(folder)

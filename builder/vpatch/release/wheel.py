@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
-import io
 import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import BinaryIO
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, raise_all
+from vpatch.guest.record import Record, digest, parse
 from vpatch.net.ranges import Progress, RemoteFile, Span, open_remote
 from vpatch.net.session import LIMITS, cause, size
 from vpatch.release.index import Wheel
 from vpatch.release.index_config import open_session, read_settings
 from vpatch.wrapping import shortened
-
-Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 
 # zipfile raises these for an archive that is damaged, encrypted, or compressed by an unknown method; csv for a RECORD.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError, csv.Error)
@@ -71,12 +68,12 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
             if isinstance(file, RemoteFile):
                 file.prefetch(_spans(archive, [*chosen, record]))
             where = record.filename
-            sums = sums_in(_unpacked(archive, record))
+            rows = parse(_unpacked(archive, record))
             for info in sorted(chosen, key=lambda one: one.header_offset):
                 where = info.filename
                 data = _unpacked(archive, info)
                 if info is not record:
-                    _check_sum(where, data, sums)
+                    _check_sum(where, data, rows)
                 yield Member(where, data, _seconds(info))
     except DAMAGED as error:
         raise Failure(Problem("damaged wheel", where, cause(error))) from error
@@ -122,8 +119,7 @@ def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
     if total > LIMITS.files:
         problem = f"{total:,} bytes unpacked, and what is read may have {size(LIMITS.files)}"
         problems.append(Problem("too large", f"{len(members)} files", problem))
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
@@ -149,8 +145,7 @@ def _check_names(members: list[zipfile.ZipInfo]) -> None:
         elif name in seen:
             problems.append(Problem("unsafe name in wheel", name, "it is there twice"))
         seen.add(name)
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
 
 
 def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Span]:
@@ -169,23 +164,10 @@ def is_record(name: str) -> bool:
     return re.fullmatch(r"[^/]+\.dist-info/RECORD", name) is not None
 
 
-def sums_in(record: bytes) -> Sums:
-    """Parse a RECORD; raise ValueError or csv.Error if it is malformed."""
-    sums: dict[str, tuple[str, str]] = {}
-    # Line by line: as a list, 64 MiB of empty lines would take gigabytes.
-    for number, row in enumerate(csv.reader(io.StringIO(record.decode("utf-8"), newline=""))):
-        if number >= LIMITS.members:
-            raise ValueError(f"it has more than {LIMITS.members:,} lines")
-        if len(row) == 3:  # path, hash, size
-            sums[row[0]] = (row[1], row[2])
-    return sums
-
-
-def _check_sum(name: str, data: bytes, sums: Sums) -> None:
-    if name not in sums:
+def _check_sum(name: str, data: bytes, rows: Record) -> None:
+    if (row := rows.row(name)) is None:
         raise Failure(Problem("wrong bytes", name, "RECORD does not list it"))
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    if (f"sha256={digest}", str(len(data))) != sums[name]:
+    if row.fields[1:] != (digest(data), str(len(data))):
         raise Failure(Problem("wrong bytes", name, "its sha256 or size is not the one in RECORD"))
 
 

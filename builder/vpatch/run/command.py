@@ -21,7 +21,6 @@ _SEARCH = "sSP"  # of the flags, those with which Python searches other folders
 # The variables that decide which vLLM is imported, and whether it loads the receipt.
 _DECIDING = {"PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONUSERBASE", "VLLM_PLUGINS"}
 _UNSET = re.compile("(?:-u|--unset=)(.+)|-u|--unset")  # of env's options
-_ISOLATED = "it runs Python with {}, which ignores PYTHONPATH; run it without"
 
 
 class Missing(Failure):
@@ -148,20 +147,21 @@ def _of_env(words: Sequence[str], program: Path) -> list[str]:
         if unset := _UNSET.fullmatch(word):
             name, sets = unset[1] or next(rest, ""), ""
         elif word.startswith("-"):
-            cause = f"its first line runs env with {word}, which can take PYTHONPATH away; run it without"
-            raise Failure(Problem("out of reach", str(program), cause))
+            cause = f"its first line runs env with {word}, which can take PYTHONPATH away"
+            raise Failure(Problem("out of reach", str(program), cause, hint="run it without"))
         elif not sets:
             return [word, *rest]
         if name in _DECIDING:
-            cause = f"its first line {'sets' if sets else 'unsets'} {name}; do so before vpatch, not there"
-            raise Failure(Problem("out of reach", str(program), cause))
+            cause, hint = f"its first line {'sets' if sets else 'unsets'} {name}", "do so before vpatch, not there"
+            raise Failure(Problem("out of reach", str(program), cause, hint=hint))
     return []
 
 
 def _refuse_isolated(program: Path, options: Sequence[str]) -> None:
     given = [word for word in options if set(_letters(word)) & set("EI")]
     if given:
-        raise Failure(Problem("out of reach", str(program), _ISOLATED.format(" ".join(given))))
+        cause = f"it runs Python with {' '.join(given)}, which ignores PYTHONPATH"
+        raise Failure(Problem("out of reach", str(program), cause, hint="run it without"))
 
 
 def _letters(word: str) -> str:

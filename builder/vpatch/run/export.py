@@ -60,9 +60,9 @@ def put(content: Content, folder: Path, python: Path) -> None:
     """
     folder = folder.resolve()
     if os.pathsep in str(folder):
-        raise Failure(Problem("not a folder for a farm", str(folder), f"PYTHONPATH ends a name at {os.pathsep!r}"))
+        raise _unfit(folder, f"PYTHONPATH ends a name at {os.pathsep!r}")
     if folder.is_relative_to(content.root / "vllm"):
-        raise Failure(Problem("not a folder for a farm", str(folder), "it is in vLLM's own folder; name another"))
+        raise _unfit(folder, "it is in vLLM's own folder", "name another")
     with _opened(folder):
         _refuse_foreign(folder)
         whole = (folder / MANIFEST).is_file() and not list(store.changes(content, folder, shared=True))
@@ -100,16 +100,18 @@ def _refuse_foreign(folder: Path) -> None:
         if not names:
             return
         if not names & {MANIFEST, PART}:
-            cause = f"it has {min(names)}, and is no farm; name an empty folder"
-            raise Failure(Problem("not a folder for a farm", str(folder), cause))
+            raise _unfit(folder, f"it has {min(names)}, and is no farm", "name an empty folder")
         files = {MANIFEST, PART, *_listed(folder / MANIFEST), *_listed(folder / PART)}
     for path, entry in entries:
         if entry.is_dir(follow_symlinks=False):
             continue
         own = entry.is_file(follow_symlinks=False) and (path in files or _OWN.fullmatch(path))
         if not own and not (entry.is_symlink() and _LINK.fullmatch(path)):
-            cause = "vpatch did not write it; name an empty folder"
-            raise Failure(Problem("not a folder for a farm", f"{folder}/{path}", cause))
+            raise _unfit(folder / path, "vpatch did not write it", "name an empty folder")
+
+
+def _unfit(folder: Path, cause: str, hint: str = "") -> Failure:
+    return Failure(Problem("not a folder for a farm", str(folder), cause, hint=hint))
 
 
 def _listed(manifest: Path) -> list[str]:

@@ -185,5 +185,5 @@ def _refuse_hidden(command: Command) -> None:
     for folder in (*filter(None, [command.first]), *here):
         found = PathFinder.find_spec("vllm", [str(folder)])
         if found and found.loader:  # a folder without __init__.py gives way to a package
-            cause = f"Python would import {found.origin}, which stands before PYTHONPATH; start in another folder"
-            raise Failure(Problem("out of reach", str(folder), cause))
+            cause = f"Python would import {found.origin}, which stands before PYTHONPATH"
+            raise Failure(Problem("out of reach", str(folder), cause, hint="start in another folder"))

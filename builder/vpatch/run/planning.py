@@ -1,4 +1,7 @@
-"""What the overlays of a farm come to: the plan of a vLLM, with what `vpatch apply` wrote to it before."""
+"""What the overlays of a farm come to: the plan of a vLLM, with what `vpatch apply` wrote to it before.
+
+`launch` imports this late, as a start that remembers its plan needs neither the engine nor libcst.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import Failure
+from vpatch.errors import raise_all
 from vpatch.guest.vpatch_receipt import release_of
 from vpatch.manifest import sha256
 from vpatch.run.content import Content
@@ -27,8 +30,7 @@ def plan(tree: Tree, selection: Selection) -> Content:
     chosen = selection.in_tree(installed, seen.read)
     found = Engine(chosen).plan(seen.read)
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     applied = _applied(seen, installed)
     files = {**applied, **found.files}
     overlays = sorted({name for data in files.values() for name in marks_in(data)})

@@ -71,8 +71,8 @@ def farm_of(content: Content, store: Path, python: Path) -> Path:
     touch(farm)  # before it is compared: where there are no locks, that alone keeps it
     differences = list(changes(content, farm))
     if differences:
-        cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
-        raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
+        cause, hint = "it is not what vpatch made of it", f"remove {farm}, and find out who changed it"
+        raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause, hint=hint) for path in differences[:5]))
     return farm
 
 
@@ -234,5 +234,5 @@ def refuse_open(folder: Path) -> None:
 
 
 def _open(place: Path, cause: str) -> Failure:
-    remedy = "who can write there could run code as you; name another folder with --cache"
-    return Failure(Problem("not a safe folder for farms", str(place), f"{cause}: {remedy}"))
+    cause = f"{cause}: who can write there could run code as you"
+    return Failure(Problem("not a safe folder for farms", str(place), cause, hint="name another folder with --cache"))

@@ -21,7 +21,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State, Verdict
-from vpatch.errors import Code, Failure, Problem
+from vpatch.errors import Code, Failure, Problem, raise_all
 from vpatch.tree import record
 from vpatch.tree.locate import Reads, Tree, is_checkout
 from vpatch.tree.upgrade import marks, pristine, upgrade_of
@@ -218,8 +218,7 @@ def revert(
     problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
     if overlays is None:
         problems += unknown_marks(read, installed)
-    if problems:
-        raise Failure(*problems)
+    raise_all(problems)
     return done.writes
 
 
@@ -271,19 +270,16 @@ def _without(
     here = [item for item in installed if item.id in marked]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
-    remedy = "`vpatch revert` without --overlay removes all"
-    problems = [
-        Problem(
-            "cannot keep", marked[name][0], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}"
-        )
+    reasons = {
+        name: f"{name} is in it, and is {states.get(name, 'not installed')}"
         for name in sorted(marked.keys() - going - applied)
-    ]
-    if problems:
-        raise Failure(*problems)
+    }
+    hint = "`vpatch revert` without --overlay removes all"
+    problems = [Problem("cannot keep", marked[name][0], cause, hint=hint) for name, cause in reasons.items()]
+    raise_all(problems)
     stay = [item for item in installed if item.id in applied.difference(going)]
     changeset = engine.plan(partial(pristine, seen), stay)
-    if changeset.problems:
-        raise Failure(*changeset.problems)
+    raise_all(changeset.problems)
     untouched = [file for file in seen.unrecognized if file in made and made[file] == changeset.files.get(file)]
     kept = {file: now for file in untouched if (now := seen.read(file)) is not None}
     return replace(changeset, files={**changeset.files, **kept})

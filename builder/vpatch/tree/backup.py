@@ -20,11 +20,13 @@ from pathlib import Path
 
 from vpatch import manifest
 from vpatch.core.overlay import COMPANIONS
-from vpatch.epoch import rfc3339, source_date_epoch
 from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import read_opened
 from vpatch.manifest import Written, sha256
+from vpatch.settings import rfc3339, source_date_epoch
 from vpatch.tree.locate import Tree
+
+REINSTALL = "reinstall vLLM"  # what helps where originals are lost
 
 NAMES = frozenset({"originals", "provenance.json"})
 """The names in the folder while no run is under way."""
@@ -85,9 +87,9 @@ def folder(tree: Tree) -> str:
 def lacking(tree: Tree) -> Problem:
     """Return why nothing can be written to a tree without a RECORD."""
     if tree.dist_info is None:
-        cause = "originals and provenance are kept in it, so nothing can be written without it; reinstall vLLM"
-        return Problem("no dist-info", str(tree.root), cause)
-    return Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM", code=Code.NO_RECORD)
+        cause = "originals and provenance are kept in it, so nothing can be written without it"
+        return Problem("no dist-info", str(tree.root), cause, hint=REINSTALL)
+    return Problem("no RECORD", tree.record, "it could not be kept true", code=Code.NO_RECORD, hint=REINSTALL)
 
 
 def own_files(

@@ -64,6 +64,6 @@ def _is_stale(path: Path, source: Path) -> bool:
 def _too_large(source: bytes) -> str:
     try:
         nesting.bound(nesting.decode(source)[0])
-    except (nesting.Refused, SyntaxError, ValueError) as error:
+    except (nesting.Unparsable, SyntaxError, ValueError) as error:
         return str(error) or "not readable as text"
     return ""

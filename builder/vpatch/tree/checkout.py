@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch import manifest
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Failure, Problem, collecting, naming, raise_all
 from vpatch.foreign import parse_json, read_regular
 from vpatch.installation import how_to_add
 from vpatch.manifest import sha256
@@ -24,8 +24,7 @@ from vpatch.tree.backup import STAGED, is_companion
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.plumbing import plumbing
-from vpatch.tree.transaction import LATER, collecting
+from vpatch.tree.transaction import LATER
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # besides line endings
 _NO_CONVERSION = ("unspecified", "unset")
@@ -48,7 +47,7 @@ class Checkout:
     """A source checkout, a `vpatch.tree.apply.Snapshot`; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
-    change, and is never overwritten. Files are compared here and not by git, see `vpatch.tree.plumbing`.
+    change, and is never overwritten. Files are compared here and not by git, see `vpatch.tree.checkout`.
     """
 
     def __init__(self, tree: Tree, git: Git, git_dir: Path) -> None:
@@ -144,8 +143,7 @@ class Checkout:
         wanted = {**self.originals, **desired}
         todo = {file: new for file, new in sorted(wanted.items()) if new != self.read(file)}
         edited = tuple(file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))
-        if problems := [problem for file in todo for problem in self._unsafe(file, () if on_edits else edited)]:
-            raise Failure(*problems)
+        raise_all(problem for file in todo for problem in self._unsafe(file, () if on_edits else edited))
         work = bool(todo) or not self._is_tidy()
         return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited))
 
@@ -233,8 +231,7 @@ class Checkout:
             gone = [file for file, new in todo.items() if new is None]
             empty = guard.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)
             problems += guard.refusals(folders, empty)
-        if problems:
-            raise Failure(*dict.fromkeys(problems))
+        raise_all(dict.fromkeys(problems))
 
 
 def _files(root: Path) -> Iterator[str]:
@@ -264,3 +261,30 @@ def _naming(root: Path) -> Iterator[None]:
         message = " ".join(str(getattr(error, "stderr", "") or error).split())
         cause = "there is a .git, and yet no repository" if "not a git repository" in message else message
         raise Failure(Problem("git fails", str(root), cause)) from error
+
+
+def plumbing(folder: Path, protocols: Sequence[str] = ()) -> Git:
+    """Return git for the repository in a folder: a work tree, or without one.
+
+    Whoever wrote the repository chose its settings and attributes: `core.fsmonitor`, filters, hooks, pagers, `ext::`
+    addresses. So git is asked only by commands that read objects, references and attributes (`rev-parse`, `describe`,
+    `ls-tree`, `cat-file blob`, `for-each-ref`, `check-attr`), and by none that compares the files of a work tree. It
+    asks no questions, and fetches only by the named protocols, not even what a partial clone lacks.
+
+    Raises:
+        ImportError: there is no gitpython, or no git.
+    """
+    from git import Git
+
+    git_dir = folder / ".git" if (folder / ".git").exists() else folder
+    git = Git(folder)
+    git.update_environment(
+        GIT_DIR=str(git_dir.absolute()),  # both may be set for another repository, whose hook started vpatch
+        GIT_WORK_TREE=str(folder.absolute()),  # not what `core.worktree` names
+        GIT_ALLOW_PROTOCOL=":".join(protocols) or "none",
+        GIT_NO_LAZY_FETCH="1",
+        GIT_NO_REPLACE_OBJECTS="1",
+        GIT_TERMINAL_PROMPT="0",
+        SSH_ASKPASS_REQUIRE="never",  # nor is there a terminal, as a fetch runs in a session of its own
+    )
+    return git

@@ -139,15 +139,15 @@ def _named(tree: Path) -> Tree:
     if root := sites.import_root(tree):
         return tree_at(root)
     if tree.name == "vllm" and (tree / "__init__.py").is_file():
-        raise _missing(tree, f"this is the package itself; name the folder that holds it: {tree.parent}")
+        raise _missing(tree, "this is the package itself", f"name the folder that holds it: {tree.parent}")
     if python := sites.interpreter_in(tree):
         raise _missing(tree, f"this environment{sites.absence(tree, python)}")
-    hint = f"; did you mean {tree / '.venv'}?" if (tree / ".venv").is_dir() else ""
-    raise _missing(tree, f"not a site-packages, virtual environment or source checkout with vllm in it{hint}")
+    hint = f"did you mean {tree / '.venv'}?" if (tree / ".venv").is_dir() else ""
+    raise _missing(tree, "not a site-packages, virtual environment or source checkout with vllm in it", hint)
 
 
-def _missing(where: Path, cause: str) -> Failure:
-    return Failure(Problem("no vllm", str(where), cause))
+def _missing(where: Path, cause: str, hint: str = "") -> Failure:
+    return Failure(Problem("no vllm", str(where), cause, hint=hint))
 
 
 def is_checkout(tree: Tree) -> bool:
@@ -163,9 +163,9 @@ def tree_at(root: Path) -> Tree:
     """
     root = root.resolve()
     if not (root / "vllm" / "__init__.py").is_file():
-        raise _missing(root, "vllm/ has no __init__.py: not a usable vLLM; reinstall it")
+        raise _missing(root, "vllm/ has no __init__.py: not a usable vLLM", "reinstall it")
     if not any(path.parent.name not in {"__pycache__", "_vpatch"} for path in (root / "vllm").glob("*/*.py")):
-        raise _missing(root, "vllm/ has no packages below it: not a usable vLLM; reinstall it")
+        raise _missing(root, "vllm/ has no packages below it: not a usable vLLM", "reinstall it")
     named = sorted(root.glob("vllm[-_]*.dist-info"))
     whole = [info for info in named if (info / "METADATA").is_file()]
     infos = [info.name for info in whole if _has_vllm(info)]

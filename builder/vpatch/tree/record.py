@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.guest.record import Record, Row, entry, parse, revise
+from vpatch.guest.record import Record, RecordRow, entry, parse, revise
 from vpatch.tree import backup
 from vpatch.tree.locate import Tree
 
 
-class File(NamedTuple):
+class FileState(NamedTuple):
     """The bytes of one file as they are, as they should be, and before vpatch; None if there is no such file."""
 
     path: str
@@ -47,7 +47,7 @@ def required(tree: Tree, read: Callable[[str], bytes | None]) -> Record:
     return rows
 
 
-def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[File]) -> Record:
+def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[FileState]) -> Record:
     """Return the RECORD from before vpatch: the kept one, with the rows that an installer wrote since."""
     ours = _ours(tree, rows)
     if kept is None or not ours:
@@ -57,12 +57,12 @@ def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[File]) 
     return revise(base, {path: row for path, (row, now) in found.items() if now is not None and row.is_true_of(now)})
 
 
-def revised(tree: Tree, rows: Record, base: Record, files: Collection[File], keep: Mapping[str, bytes]) -> Record:
+def revised(tree: Tree, rows: Record, base: Record, files: Collection[FileState], keep: Mapping[str, bytes]) -> Record:
     """Make `rows` true of `files` and of `keep`, what is kept beside the tree.
 
     Rows that equal those of `base`, the RECORD from before vpatch, keep their bytes; rows that others wrote since stay.
     """
-    put: dict[str, Row] = {}
+    put: dict[str, RecordRow] = {}
     added = dict(keep)
     for file in files:
         old, now = base.row(file.path), rows.row(file.path)

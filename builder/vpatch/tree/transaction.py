@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vpatch.core.overlay import COMPANIONS
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Problem, collecting, naming, raise_all
 from vpatch.tree import backup, bytecode, disk, guard
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.locate import Loaded, Tree
@@ -119,8 +119,7 @@ class _Transaction:
                 guard.check(self.folders, path, self.expected)
                 targets.append(path)
                 self.folders.stage(path, new, (twin, self.tree.record))
-        if problems:
-            raise Failure(*problems)
+        raise_all(problems)
         for folder in made:
             with naming("cannot write", folder):
                 self.folders.sync(parent(folder))
@@ -132,8 +131,7 @@ class _Transaction:
                 guard.check(self.folders, path, self.expected)
         with collecting(problems), naming("cannot tidy up", self.base):
             problems += guard.refusals(self.folders, self.leavings())
-        if problems:
-            raise Failure(*dict.fromkeys(problems))
+        raise_all(dict.fromkeys(problems))
 
     def put(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -188,12 +186,3 @@ class _Transaction:
         except FileNotFoundError:
             return False
         return True
-
-
-@contextmanager
-def collecting(problems: list[Problem]) -> Iterator[None]:
-    """Append the problems of a failure that the block raises, and go on."""
-    try:
-        yield
-    except Failure as failure:
-        problems += failure.problems

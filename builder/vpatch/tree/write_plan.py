@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from vpatch.core.marks import marks_in
-from vpatch.errors import Code, Failure, Problem
+from vpatch.errors import Code, Failure, Problem, collecting, raise_all
 from vpatch.guest.record import Record
 from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, record
@@ -19,8 +19,8 @@ from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.record import File
-from vpatch.tree.transaction import Steps, carry_out, collecting
+from vpatch.tree.record import FileState
+from vpatch.tree.transaction import Steps, carry_out
 
 
 class SitePackages:
@@ -104,7 +104,7 @@ class _Decision:
     on_edits: bool
     made: Mapping[str, bytes]
 
-    def steps(self, files: Sequence[File], note: object) -> Steps:
+    def steps(self, files: Sequence[FileState], note: object) -> Steps:
         changed = [file for file in files if file.now != file.want]
         # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
         tracked = [file for file in files if file.tracked and (changed or self.kept.anything)]
@@ -115,7 +115,12 @@ class _Decision:
         return Steps()
 
     def listed(
-        self, rows: Record, files: Sequence[File], changed: Sequence[File], tracked: Sequence[File], note: object
+        self,
+        rows: Record,
+        files: Sequence[FileState],
+        changed: Sequence[FileState],
+        tracked: Sequence[FileState],
+        note: object,
     ) -> Steps:
         tree, kept = self.tree, self.kept
         base = record.before(tree, rows, kept.record, files)
@@ -140,30 +145,29 @@ class _Decision:
             unclean=kept.unclean,
         )
 
-    def files(self, read: Callable[[str], bytes | None]) -> list[File]:
-        files: list[File] = []
+    def files(self, read: Callable[[str], bytes | None]) -> list[FileState]:
+        files: list[FileState] = []
         problems: list[Problem] = []
         for path in sorted({*self.desired, *self.kept.paths}):
             with collecting(problems):
                 files.append(self.file(path, read(path)))
-        if problems:
-            raise Failure(*problems)
+        raise_all(problems)
         return files
 
-    def file(self, path: str, now: bytes | None) -> File:
+    def file(self, path: str, now: bytes | None) -> FileState:
         want, edited = self.desired.get(path), now != self.made.get(path) and self.kept.is_edited(path, now)
         anew = edited and self.installed_anew(path, now)
         if edited and not anew and now != want and (want is None or not self.on_edits):
-            cause = "an edit that is not vpatch's would be lost; undo it, or delete the file, and run again"
-            raise Failure(Problem("edited after vpatch", path, cause))
+            cause, hint = "an edit that is not vpatch's would be lost", "undo it, or delete the file, and run again"
+            raise Failure(Problem("edited after vpatch", path, cause, hint=hint))
         edited = edited and want is not None and bool(self.kept.hashes(path))
         if backup.is_companion(path):
-            return File(path, now, want, None, tracked=want is not None, edited=edited)
+            return FileState(path, now, want, None, tracked=want is not None, edited=edited)
         origin = now if anew else self.origin(path, now, want)
         if want is None:
-            return File(path, now, origin, origin, tracked=False)
+            return FileState(path, now, origin, origin, tracked=False)
         tracked = origin is not None and want != origin
-        return File(path, now, want, origin, tracked=tracked, edited=edited and origin is not now)
+        return FileState(path, now, want, origin, tracked=tracked, edited=edited and origin is not now)
 
     def installed_anew(self, path: str, now: bytes | None) -> bool:
         """Whether an installer wrote the file and its row: then what is kept is of an earlier installation."""
@@ -186,18 +190,20 @@ class _Decision:
             return now  # a revert was killed after it dropped the original; or the file is as it was installed
         if now == want:
             return None
-        raise Failure(Problem("no original kept", path, self.why_lost(now)))
+        raise Failure(self.lost(path, now))
 
-    def why_lost(self, now: bytes) -> str:
+    def lost(self, path: str, now: bytes) -> Problem:
         names = dict.fromkeys(marks_in(now))
-        if self.kept.anything or not names:
-            return "it was changed before, and what it was is lost with the dist-info's vpatch folder; reinstall vLLM"
-        # There is no trace of an earlier run: the comment may be part of the release.
-        marks = ", ".join(f"`# vpatch: {name}`" for name in names)
-        cause = f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM"
-        return f"{cause}; if it is a mere comment, reword it"
+        cause = "it was changed before, and what it was is lost with the dist-info's vpatch folder"
+        hint = backup.REINSTALL
+        if names and not self.kept.anything:
+            # There is no trace of an earlier run: the comment may be part of the release.
+            marks = ", ".join(f"`# vpatch: {name}`" for name in names)
+            cause = f"vpatch keeps nothing of this tree, and the file has {marks}"
+            hint = f"if an overlay changed it, {backup.REINSTALL}; if it is a mere comment, reword it"
+        return Problem("no original kept", path, cause, hint=hint)
 
-    def provenance(self, note: object, tracked: Sequence[File]) -> bytes:
+    def provenance(self, note: object, tracked: Sequence[FileState]) -> bytes:
         """Return provenance; its bytes stay if nothing but time and user would differ."""
         kept, overlays = self.kept, json.loads(json.dumps(note))
         before = {file.path: None if file.origin is None else sha256(file.origin) for file in tracked}
@@ -207,7 +213,7 @@ class _Decision:
             return kept.provenance
         return backup.provenance(overlays, before, after)
 
-    def under_way(self, changed: Sequence[File]) -> bytes:
+    def under_way(self, changed: Sequence[FileState]) -> bytes:
         files = dict(self.kept.under_way)
         for file in changed:
             if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.image.fatbin import Arch, Form, Image, parse_gpu, read
+from vpatch.gpu.fatbin import Arch, DeviceCode, Form, parse_gpu, read
 
 from tests.failures import problem_of
 from tests.image.cuda.making import COUNT, HEADERS, box, boxes, elf, entry, extension, without_device_code
@@ -44,17 +44,17 @@ SERVED = {
 }
 
 
-def image(name: str) -> Image:
+def image(name: str) -> DeviceCode:
     found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
     assert found
-    return Image(Form.CUBIN if found[1] == "sm" else Form.PTX, Arch(int(found[2]), int(found[3]), found[4]))
+    return DeviceCode(Form.CUBIN if found[1] == "sm" else Form.PTX, Arch(int(found[2]), int(found[3]), found[4]))
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_the_rules_of_the_programming_guide(name: str) -> None:
     assert str(image(name)) == name
     assert [gpu for gpu in GPUS if image(name).serves(parse_gpu(gpu))] == SERVED[name].split()
-    assert not Image(Form.OTHER, image(name).arch).serves(image(name).arch)
+    assert not DeviceCode(Form.OTHER, image(name).arch).serves(image(name).arch)
 
 
 def test_names_of_gpus() -> None:

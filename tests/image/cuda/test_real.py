@@ -9,8 +9,8 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from vpatch.image.architectures import Level, fitness, lacking, survey
-from vpatch.image.fatbin import Form, Image, read
+from vpatch.gpu.fatbin import DeviceCode, Form, read
+from vpatch.gpu.fitness import Served, fitness, lacking, survey
 
 from tests.image.cuda.record import RECORDS, extensions
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.deep
 RELEASES = {path.stem: json.loads(path.read_text()) for path in sorted(RECORDS.glob("*.json"))}
 
 
-def counted(images: list[Image], form: Form, without: str = " ") -> Counter[str]:
+def counted(images: list[DeviceCode], form: Form, without: str = " ") -> Counter[str]:
     return Counter(f"sm_{image.arch}".rstrip(without) for image in images if image.form is form)
 
 
@@ -48,9 +48,9 @@ def test_an_rtx_5090_is_served(release: str) -> None:
 
     assert lacking(found, "sm_120") == ()
     levels = {one.name: one.level for one in fitness(found, "sm_120")}
-    assert levels["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Level.JIT
-    assert levels["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Level.OTHERS
-    assert Level.OK in levels.values()
+    assert levels["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Served.JIT
+    assert levels["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Served.OTHERS
+    assert Served.OK in levels.values()
     assert len(lacking(found, "sm_110")) >= 2
     if release == "0.20.2":
         assert (found.cuda, found.driver, found.ptx_driver) == ("13.0", ">=580.65.06", ">=580")

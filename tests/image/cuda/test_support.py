@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from vpatch.image import fatbin
-from vpatch.image.architectures import Fitness, Level, Survey, fitness, lacking, survey
+from vpatch.gpu import fatbin
+from vpatch.gpu.fitness import Fitness, Served, Survey, fitness, lacking, survey
 
 from tests.image.cuda.making import box, elf, entry, extension, without_device_code
 from tests.image.standin import SITE
@@ -56,20 +56,20 @@ def test_the_fitness_of_each_file() -> None:
     found = {one.name.rpartition("/")[2]: one for one in fitness(look(FILES), "12.0")}
 
     assert {name: one.level for name, one in found.items()} == {
-        "_C.abi3.so": Level.OK,
-        "_moe_C.abi3.so": Level.OK,
-        "_vllm_fa2_C.abi3.so": Level.JIT,
-        "_vllm_fa3_C.abi3.so": Level.OTHERS,
-        "_flashmla_C.abi3.so": Level.OTHERS,
-        "cumem_allocator.abi3.so": Level.NOTHING,
-        "_C.cpython-312-x86_64-linux-gnu.so": Level.NOTHING,
+        "_C.abi3.so": Served.OK,
+        "_moe_C.abi3.so": Served.OK,
+        "_vllm_fa2_C.abi3.so": Served.JIT,
+        "_vllm_fa3_C.abi3.so": Served.OTHERS,
+        "_flashmla_C.abi3.so": Served.OTHERS,
+        "cumem_allocator.abi3.so": Served.NOTHING,
+        "_C.cpython-312-x86_64-linux-gnu.so": Served.NOTHING,
     }
     assert str(found["_vllm_fa3_C.abi3.so"]).endswith("_vllm_fa3_C.abi3.so: others: for sm_90a only")
     jit = "1 of {} fat binaries by JIT (driver >=580): compute_80"
     assert found["_C.abi3.so"].because == f"3 of 7 fat binaries run: sm_120, sm_120f; {jit.format(7)}, compute_90"
     assert found["_vllm_fa2_C.abi3.so"].because == jit.format(1)
     assert found["_flashmla_C.abi3.so"].because == "for sm_90a, sm_100f only"
-    old = Fitness(FLASH, Level.OTHERS, "for compute_80, sm_80 only")
+    old = Fitness(FLASH, Served.OTHERS, "for compute_80, sm_80 only")
     assert old in fitness(look(FILES), "sm_75"), "it is older than what FlashAttention needs"
     mixed = look({KERNEL: extension("sm_120 compute_120", "sm_90 compute_90")})
     run = "1 of 2 fat binaries run: sm_120; 1 of 2 fat binaries by JIT (driver >=580): compute_90"

@@ -18,7 +18,7 @@ import requests
 import zstandard
 from vpatch.image.registry.image import RemoteImage, open_image
 from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
+from vpatch.image.registry.tar import BadLayerError, Spent, read_layer
 
 from tests.conftest import Program, Ran
 from tests.image.standin import BASE, CONFIG, ONE, SITE
@@ -155,7 +155,7 @@ def opened(name: str, platform: str = "linux/amd64") -> RemoteImage:
 
 def refused_layer(data: bytes) -> str:
     """Return why a layer is refused; none of its bytes are kept."""
-    spent = Usage()
+    spent = Spent()
     with pytest.raises(BadLayerError) as caught:
         read_layer(iter([data]), lambda _: True, spent)
     assert spent["MEMORY"] == 0

@@ -253,7 +253,7 @@ def test_a_tag_that_is_not_there(vpatch: Program, registry: str, locked_registry
     for command, name, says in (
         (("inspect",), f"{base}:v0.20.22", near),
         (("build", "--base"), f"{base}:v0.20.22", near),
-        (("inspect",), f"{base}:other", f"cannot read: {base}:other: no such image: check its name and its tag\n"),
+        (("inspect",), f"{base}:other", f"cannot read: {base}:other: no such image; check its name and its tag\n"),
         (("build", "--base"), private, log_in),
         (("build", "--base"), f"{registry}/no/such:x", f"no such image: {registry}/no/such:x: "),
     ):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from vpatch.core.listing import pack
-from vpatch.image.filesystem import Entry, Files, Kind, Vllm, read_from
+from vpatch.image.filesystem import Entry, Files, Kind, Place, read_from
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.wrapping import printable
@@ -101,7 +101,7 @@ def test_upper_layers_decide(put: Put) -> None:
     assert refusal(files.read, "b") == "b is a folder"
 
 
-VLLM = Vllm("s", "vllm-1.dist-info")
+VLLM = Place("s", "vllm-1.dist-info")
 
 
 def test_folders(put: Put) -> None:

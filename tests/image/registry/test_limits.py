@@ -15,7 +15,7 @@ import pytest
 from vpatch.image.filesystem import Entry, Limits
 from vpatch.image.registry import tar as tars
 from vpatch.image.registry.layers import LayeredFiles, destinations
-from vpatch.image.registry.tar import BadLayerError, Copy, Usage, read_layer
+from vpatch.image.registry.tar import BadLayerError, Copy, Spent, read_layer
 from vpatch.net import session as of_servers
 from vpatch.net.session import size
 
@@ -133,9 +133,9 @@ def test_headers_that_are_not_believed(monkeypatch: pytest.MonkeyPatch, layer: b
 def test_what_is_just_within_the_limits() -> None:
     """Folders in folders; extended headers, long names and padding: read forward only, and hashed as a whole."""
     for name in ("a", ".wh.a", ".wh..wh..opq"):
-        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Usage())
+        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Spent())
     body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
-    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())
+    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Spent())
 
     with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         assert sorted(view.entries) == sorted(archive.getnames())
@@ -181,7 +181,7 @@ def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pyte
     monkeypatch.setattr(tars, "LARGE", 10)
     made = copies(monkeypatch)
     layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
-    view, _ = read_layer(iter([layer]), lambda _: True, Usage())
+    view, _ = read_layer(iter([layer]), lambda _: True, Spent())
 
     first, second = (view.contents[path] for path in "ab")
     assert isinstance(first, Copy)
@@ -196,7 +196,7 @@ def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pyte
 
 def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
-    spent = Usage()
+    spent = Spent()
     layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(Limits.COPIES // 2))) for layer in range(2)]
     views = [read_layer(iter([layer]), lambda _: True, spent)[0] for layer in layers]
     assert sum(len(view.contents) for view in views) == Limits.COPIES
@@ -213,7 +213,7 @@ def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tars, "LARGE", 10)
     monkeypatch.setattr(tars, "TemporaryFile", full)
 
-    problem = problem_of(read_layer, iter([tar(("a", bytes(11)))]), lambda _: True, Usage())
+    problem = problem_of(read_layer, iter([tar(("a", bytes(11)))]), lambda _: True, Spent())
     assert str(problem) == "cannot write: temporary file: too many open files"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 from vpatch.errors import Failure
+from vpatch.image import ignored
 from vpatch.image.patch import Layer
 from vpatch.image.registry import session
 from vpatch.image.registry.build import push, tag
@@ -18,7 +19,6 @@ from vpatch.image.registry.image import RemoteImage, open_image
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.image.registry.repository import read_blob
-from vpatch.image.watch import ignored
 
 from tests.failures import problem_of
 from tests.image.registry.conftest import Put

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.image.filesystem import Kind
 from vpatch.image.registry.layers import entry_in, names_in
-from vpatch.image.registry.tar import LayerView, Usage, read_layer
+from vpatch.image.registry.tar import LayerView, Spent, read_layer
 
 from tests.image.registry.images import PACKS, digest, tar
 from tests.tiers import WHOLE
@@ -83,7 +83,7 @@ def test_upper_layers_decide(layers: list[Layer], pack: str) -> None:
     for layer in map(valid, layers):
         apply(state, layer)
         data = tar_of(layer)
-        view, diff_id = read_layer(iter([PACKS[pack](data)]), lambda _: False, Usage())
+        view, diff_id = read_layer(iter([PACKS[pack](data)]), lambda _: False, Spent())
         assert diff_id == digest(data)
         views.insert(0, view)
 

@@ -16,7 +16,7 @@ from vpatch.core.marks import carrier, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import scopes
 from vpatch.core.syntax import Path, Spot, along
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
     from vpatch.core.overlay import Reach
@@ -34,7 +34,7 @@ class ModuleEdit(ABC):
         """The scope."""
         return ((self.file, self.scope),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Look for the code before and after the edit; see `Edit`."""
         return self._find(files.source(self.file), overlay)
 
@@ -43,7 +43,7 @@ class ModuleEdit(ABC):
         files.put(self.file, self._make(files.source(self.file), overlay))
 
     @abstractmethod
-    def _find(self, source: Source, overlay: str) -> Finding: ...
+    def _find(self, source: Source, overlay: str) -> EditFinding: ...
 
     @abstractmethod
     def _make(self, source: Source, overlay: str) -> Source: ...
@@ -103,7 +103,7 @@ def classify(
     count: int,
     wanted: str,
     hint: Callable[[], str],
-) -> Finding:
+) -> EditFinding:
     """Classify an edit by how often the old and the new code occur; `ours` are the marked statements of the new.
 
     Some of each is drift: vpatch writes a file as a whole, so it leaves no edit half made.
@@ -112,9 +112,9 @@ def classify(
         Lost: neither occurs `count` times.
     """
     if len(old) == count and not ours:
-        return Finding(Found.BEFORE, regions=tuple(sorted(chain.from_iterable(old))))
+        return EditFinding(Found.BEFORE, regions=tuple(sorted(chain.from_iterable(old))))
     if not old and len(new) == count:
         regions = tuple(sorted(chain.from_iterable(new)))
-        return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
+        return EditFinding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
     done = f", what replaces it {len(new)} times" if new else ""
     raise Lost(f"{wanted} {occurs(len(old), count)}{done}", hint)

@@ -13,7 +13,7 @@ from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, definitions, lines, scopes
 from vpatch.core.syntax import Spot, fingerprint, same
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
     from vpatch.core.overlay import Reach
@@ -55,11 +55,11 @@ class AddFunction(ModuleEdit):
             raise Lost("its block is on the line of its header")
         return owner
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         new = _definition(self.new)
         there = [s for s in definitions(self._owner(source)) if same(new.name, s.node.name)]  # type: ignore[attr-defined]
         if not there:
-            return Finding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
+            return EditFinding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
         if len(there) > 1 or not same(new, there[0].node):
             raise Lost(f"{new.name.value!r} is defined already, and is another one")
         return _replaced(there[0], source, overlay, self.uses)
@@ -79,9 +79,9 @@ def _sorts_after(node: cst.CSTNode, name: str) -> bool:
     return isinstance(node, cst.FunctionDef | cst.ClassDef) and bool(marks_on(node)) and node.name.value > name
 
 
-def _replaced(spot: Spot, source: Source, overlay: str, uses: tuple[str, ...]) -> Finding:
+def _replaced(spot: Spot, source: Source, overlay: str, uses: tuple[str, ...]) -> EditFinding:
     ours = frozenset({spot.path} if marked(source, spot.path, overlay) else ())
-    return Finding(Found.AFTER, marked=ours, regions=(spot.path,), landed=(Landed(spot.path, uses=uses),))
+    return EditFinding(Found.AFTER, marked=ours, regions=(spot.path,), landed=(Landed(spot.path, uses=uses),))
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class ReplaceFunction(ModuleEdit):
     new: str
     uses: tuple[str, ...] = ()
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         spot = _only(scopes(source, self.scope))
         if same(_definition(self.new), spot.node):
             return _replaced(spot, source, overlay, self.uses)
         if (form := fingerprint(spot.node)) in self.forms:
-            return Finding(Found.BEFORE, regions=(spot.path,))
+            return EditFinding(Found.BEFORE, regions=(spot.path,))
         known = ", ".join(self.forms)
         raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(spot.path)})")
 
@@ -140,13 +140,13 @@ class AddFile:
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
+    def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Compare the file with the companion; see `Edit`."""
         match files.read(self.file):
             case None:
-                return Finding(Found.BEFORE, regions=((),))
+                return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
-                return Finding(Found.AFTER, marked=frozenset({()}), regions=((),))
+                return EditFinding(Found.AFTER, marked=frozenset({()}), regions=((),))
         raise Lost("exists already, with other contents")
 
     def apply(self, files: Workspace, overlay: str) -> None:

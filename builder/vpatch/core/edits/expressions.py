@@ -11,7 +11,7 @@ from vpatch.core.marks import carrier
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
 from vpatch.core.syntax import Path, Spot, along, evaluated_steps, same, walk
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReplaceExpr(CodeEdit):
             return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
         return old, [n for n in new if not any(inside(n.path, s.path) for s in old)]
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         old, new = self._spots(source)
         ours = [s for s in new if marked(source, carrier(source.module, s.path), overlay)]
         return classify(
@@ -105,13 +105,13 @@ def _join(
 
 def _finding(
     spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str, landed: Callable[[Path], Landed]
-) -> Finding:
+) -> EditFinding:
     regions = tuple(spot.path for spot in spots)
     if not done:
-        return Finding(Found.BEFORE, regions=regions)
+        return EditFinding(Found.BEFORE, regions=regions)
     paths = (carrier(source.module, spot.path) for spot in done)
     ours = frozenset(path for path in paths if marked(source, path, overlay))
-    return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
+    return EditFinding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class AddKeyword(CodeEdit):
             raise Lost(f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times", hint)
         return calls, done
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         value = self.keyword.partition("=")[2]
 
         def landed(path: Path) -> Landed:
@@ -204,7 +204,7 @@ class AddParameter(ModuleEdit):
             raise Lost(f"is defined {len(owners)} times, {self.count} expected; {len(done)} have `{self.parameter}`")
         return owners, done
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         return _finding(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
 
     def _make(self, source: Source, overlay: str) -> Source:

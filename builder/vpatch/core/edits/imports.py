@@ -14,7 +14,7 @@ from vpatch.core.overlay import Reach
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, lines, scopes
 from vpatch.core.syntax import Path, Spot, along, fingerprint, same
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 
 _GUARD = "if TYPE_CHECKING"
 
@@ -137,7 +137,7 @@ class EnsureImport(ModuleEdit):
             raise Lost("its block is on the line of its header")
         return [*owners, *guards], target
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         wanted = _wanted(self.statement)
         owners, target = self._owners(source)
         landed, shared = self._provided(owners, target, source, overlay)
@@ -153,7 +153,7 @@ class EnsureImport(ModuleEdit):
         for path, names in () if self.typing_only else landed.items():
             bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
             there.append(Landed(path, reads=frozenset(), binds=frozenset(bound)))
-        return Finding(found, marked=frozenset(marks), binds=binds, landed=tuple(there))
+        return EditFinding(found, marked=frozenset(marks), binds=binds, landed=tuple(there))
 
     def _provided(
         self, owners: Sequence[Spot], target: Spot | None, source: Source, overlay: str

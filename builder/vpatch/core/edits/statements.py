@@ -12,7 +12,7 @@ from vpatch.core.marks import mark, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, headline, lines, nearest, runs
 from vpatch.core.syntax import Path, Spot, along, same
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 
 Run = list[Spot]
 
@@ -56,7 +56,7 @@ class ReplaceStatements(CodeEdit):
         wraps = any(same(small, big[start : start + len(small)]) for start in range(len(big) - len(small) + 1))
         return (_disjoint(old, new), new, ours) if wraps else (old, _disjoint(new, old), ours)
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         old, new, ours = self._runs(source, overlay)
         return classify(
             [_paths(run) for run in old],
@@ -102,7 +102,7 @@ class _Insert(CodeEdit):
                     taken |= _paths(*inserted[-1:])
         return anchors, inserted
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         anchors, inserted = self._anchored(source)
         done = sum(map(bool, inserted))
         if len(anchors) != self.count or done not in {0, self.count}:
@@ -113,7 +113,7 @@ class _Insert(CodeEdit):
         ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
         landed = tuple(Landed(spot.path, uses=self.uses) for run in inserted for spot in run)
         found = Found.AFTER if done else Found.BEFORE
-        return Finding(found, marked=ours, regions=regions, landed=landed)
+        return EditFinding(found, marked=ours, regions=regions, landed=landed)
 
     def _make(self, source: Source, overlay: str) -> Source:
         anchors = self._anchored(source)[0]
@@ -165,15 +165,15 @@ class DeleteStatements(CodeEdit):
         owners = self._owners(source)
         return [run for owner in owners for run in runs(owner, block(self.old), exactly=True)]
 
-    def _find(self, source: Source, overlay: str) -> Finding:
+    def _find(self, source: Source, overlay: str) -> EditFinding:
         found, owners = self._runs(source), self._owners(source)
         if len(found) == self.count:
-            return Finding(Found.BEFORE, regions=tuple(sorted(_paths(*found))))
+            return EditFinding(Found.BEFORE, regions=tuple(sorted(_paths(*found))))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
         if traces and not found:
             blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
             landed = tuple(Landed(path, reads=frozenset(), uses=self.uses) for path in sorted(blocks) if path)
-            return Finding(Found.AFTER, marked=traces, landed=landed)
+            return EditFinding(Found.AFTER, marked=traces, landed=landed)
         raise Lost(f"`{headline(self.old)}` {occurs(len(found), self.count)}", nearest(source, owners, block(self.old)))
 
     def _make(self, source: Source, overlay: str) -> Source:

@@ -20,7 +20,7 @@ from vpatch.core.landing.flow import Definition, Function, bound_by, statements
 from vpatch.core.overlay import COMPANIONS, Edit
 from vpatch.core.parse import width
 from vpatch.core.syntax import along
-from vpatch.core.verdict import Finding, Found, Landed
+from vpatch.core.verdict import EditFinding, Found, Landed
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
 
-Findings = Sequence[tuple[Edit, Finding]]
+Findings = Sequence[tuple[Edit, EditFinding]]
 
 
 @dataclass(frozen=True)

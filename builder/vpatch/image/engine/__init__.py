@@ -16,9 +16,9 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_host, parse_repository_tag
 
 from vpatch.errors import Failure, Problem, cause, did_you_mean, nearest
+from vpatch.image import Phase, Watch
 from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.registry.reference import login_command, parse
-from vpatch.image.watch import Phase, Watch
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"
@@ -48,8 +48,8 @@ def engine() -> Iterator[DockerClient]:
     except DockerException as error:
         text = message_of(error)
         inner = re.search(r"\[errno -?\d+\] ([^\[\]()\"']+)", text)  # the libraries wrap it several times
-        why = f"{os.environ.get('DOCKER_HOST', '')}: {inner[1].strip() if inner else text}; {_ELSEWHERE}"
-        raise NoEngineError(Problem("no engine", _ENGINE, why)) from error
+        why = f"{os.environ.get('DOCKER_HOST', '')}: {inner[1].strip() if inner else text}"
+        raise NoEngineError(Problem("no engine", _ENGINE, why, hint=_ELSEWHERE)) from error
     try:
         yield client
     finally:
@@ -65,9 +65,9 @@ def _check_socket() -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
     except PermissionError as error:
-        raise NoEngineError(Problem("no permission", _ENGINE, f"{path}: {cause(error)}; {_LET_IN}")) from error
+        raise NoEngineError(Problem("no permission", _ENGINE, f"{path}: {cause(error)}", hint=_LET_IN)) from error
     except OSError as error:
-        raise NoEngineError(Problem("no engine", _ENGINE, f"{path}: {cause(error)}; {_INSTEAD}")) from error
+        raise NoEngineError(Problem("no engine", _ENGINE, f"{path}: {cause(error)}", hint=_INSTEAD)) from error
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def engine_errors(what: str, where: str) -> Iterator[None]:
 
 
 def _full(where: str, text: str) -> Failure:
-    return Failure(Problem(_NO_SPACE, where, f"{text}; {_FREE}"))
+    return Failure(Problem(_NO_SPACE, where, text, hint=_FREE))
 
 
 def message_of(error: Exception) -> str:
@@ -100,7 +100,8 @@ def resolve(client: DockerClient, ref: str, platform: str | None, watch: Watch, 
         _pull(client, ref, platform, watch)
         found = _inspect(client, ref)
     if found is None:
-        raise NotHereError(Problem("no such image", ref, "the engine does not have it"), _similar(client, ref))
+        hint = _similar(client, ref)
+        raise NotHereError(Problem("no such image", ref, "the engine does not have it", hint=hint))
     if platform and platform != _platform(found):
         raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
     layers = found["RootFS"]["Layers"]
@@ -146,20 +147,19 @@ def _pull(client: DockerClient, ref: str, platform: str | None, watch: Watch) ->
 def _not_pulled(client: DockerClient, ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
         return _full(ref, text)
-    what, why, meant = "no such image", f"check its name and its tag ({text})", ""
+    what, why, hint = "no such image", f"check its name and its tag ({text})", ""
     if _DENIED.search(text):
         log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
         why = f"private, or not there: {log_in} ({text})"
     elif re.search(r"manifest unknown|not found|no matching manifest", text):
         from vpatch.image.registry.image import similar_tags  # late: it imports what asks registries
 
-        meant = similar_tags(parse(ref))
+        hint = similar_tags(parse(ref))
     elif "invalid reference" in text:
         return Failure(Problem(what, ref, why))
     else:
         what, why = "cannot pull", text
-    meant = meant or _similar(client, ref)
-    return Failure(Problem(what, ref, f"{why}; {meant}" if meant else why))
+    return Failure(Problem(what, ref, why, hint=hint or _similar(client, ref)))
 
 
 def _similar(client: DockerClient, ref: str) -> str:

@@ -18,18 +18,17 @@ from vpatch.core.engine import Engine
 from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import Check, failed, run_checks
+from vpatch.image import Watch
+from vpatch.image.checks import Check, check_names, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
 from vpatch.image.engine.containers import Run, ScriptRunner, container, require_gpus, start_run
 from vpatch.image.engine.files import open_files
 from vpatch.image.filesystem import WHITEOUT
 from vpatch.image.order import Built, Order, prepare
-from vpatch.image.patch import Layer, provenance_of
+from vpatch.image.patch import Layer, label_of
 from vpatch.image.registry.reference import parse
 from vpatch.image.search import find_vllm
-from vpatch.image.watch import Watch
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
@@ -83,7 +82,7 @@ def retest(ref: str, tests: frozenset[str], watch: Watch) -> tuple[Base, tuple[C
     """Test an image that was patched before; `tests` are those of an `Order`."""
     with engine() as client, start_run() as run:
         base = resolve(client, ref, None, watch)
-        provenance = provenance_of(base)
+        provenance = label_of(base)
         watch.found(ref, provenance.vllm, provenance.vpatch)
         if "gpus" in tests:
             watch.phase("looking for GPUs")
@@ -94,7 +93,7 @@ def retest(ref: str, tests: frozenset[str], watch: Watch) -> tuple[Base, tuple[C
 def _test(
     client: DockerClient, image: Base, image_id: str, owner: str, tests: frozenset[str], watch: Watch
 ) -> tuple[Check, ...]:
-    provenance = provenance_of(image)
+    provenance = label_of(image)
     runner = ScriptRunner(client, image_id, provenance.python, owner)
     return tuple(run_checks(runner, provenance, tests, discover(), watch.phase))
 
@@ -134,7 +133,7 @@ def _tar(members: Iterable[tuple[TarInfo, bytes]]) -> bytes:
 def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
     """Put a layer's files into a container and commit it; return the image's ID and its last layer's new diffID."""
     settings = config["config"]
-    python = provenance_of(replace(base, config=config)).python
+    python = label_of(replace(base, config=config)).python
     code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
     # The whole command is the entry point: an image without a command would inherit the container's. Python leaves no
     # bytecode of its own. The files may belong to another user than the base's.

@@ -20,7 +20,7 @@ from docker.types import LogConfig
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import NoGpusError
 from vpatch.image.engine import discard, engine_errors, message_of
-from vpatch.image.script import preamble
+from vpatch.script import preamble
 
 NAME = "vpatch-"
 """Prefix of our containers' names; the name of their run follows. A label would stay in a committed image."""

@@ -16,17 +16,15 @@ from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
-from vpatch.image import checks
-from vpatch.image.architectures import check_names
-from vpatch.image.checks import Check, failed
+from vpatch.image import Phase, Watch, checks
+from vpatch.image.checks import Check, check_names, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.order import Built, Order, prepare
-from vpatch.image.patch import Layer, provenance_of
+from vpatch.image.patch import Layer, label_of
 from vpatch.image.registry.image import NEW_LAYER, OCI, RemoteImage, find_image, open_image, read_manifest
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.image.registry.repository import Descriptor, ForbiddenError, Repository, read_blob, retry
-from vpatch.image.watch import Phase, Watch
 
 
 def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
@@ -62,7 +60,7 @@ def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layer
             new = open_image(Reference(target.host, target.repository, digest=digest), order.platform)
             files = LayeredFiles(new, is_wanted, known=layers.views)
             open_vllm(files, new.base, order.python)
-            tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
+            tests += checks.check_files(files, label_of(Base(order.base, "", settings)), discover())
     done = replace(built, tests=tuple(dict.fromkeys(tests)), extra={**built.extra, "bytes_sent": sent})
     if failed(tests):
         return replace(done, pushed=names[0])

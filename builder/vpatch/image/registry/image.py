@@ -12,7 +12,7 @@ from vpatch.foreign import parse_json
 from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, validate
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry.reference import DIGEST, Reference
-from vpatch.image.registry.repository import NO_IMAGE, Descriptor, NoImageError, Repository, read_blob, retry
+from vpatch.image.registry.repository import Descriptor, NoImageError, Repository, read_blob, retry
 from vpatch.net.ranges import CutError, blocks
 from vpatch.net.session import size
 
@@ -67,9 +67,8 @@ def find_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         return open_image(ref, platform)
     except NoImageError as error:
         (problem,) = error.problems
-        meant = "" if ref.digest else similar_tags(ref)
-        end = f"; {meant}" if meant else ": check its name and its tag"
-        raise NoImageError(replace(problem, cause=f"{NO_IMAGE}{end}")) from error
+        hint = "" if ref.digest else similar_tags(ref)
+        raise NoImageError(replace(problem, hint=hint or "check its name and its tag")) from error
 
 
 def similar_tags(ref: Reference) -> str:

@@ -12,10 +12,10 @@ from typing import IO, Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, read_record
+from vpatch.image.filesystem import Entry, Files, Kind, Limits, Place, read_record
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.repository import Descriptor, read_blob, retry
-from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer, read_paths
+from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Spent, read_layer, read_paths
 from vpatch.image.search import find_vllm, pythonpath, resolve
 from vpatch.net.ranges import Progress
 from vpatch.net.session import size
@@ -54,7 +54,7 @@ class LayeredFiles(Files):
         self.bytes_read, self._planned = 0, 0
         self.layers_read: list[Descriptor] = []
         self.listed: frozenset[str] | None = None
-        self._image, self._keep, self._progress, self._usage = image, keep, progress, Usage()
+        self._image, self._keep, self._progress, self._usage = image, keep, progress, Spent()
         self._matches: dict[Callable[[str], object], tuple[set[str], dict[str, bool]]] = {}
         self.views = dict(known or {})  # the layers that were read, by digest: an image may have one many times
         self._diff_ids: dict[str, str] = {}
@@ -257,7 +257,7 @@ def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
     return bool(_SOURCE.fullmatch(entry.path) or (compiled and _COMPILED.fullmatch(entry.path)))
 
 
-def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
+def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Place:
     """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed.
 
     Lower layers are read for what decides between two, for what PYTHONPATH names, and for the home of a user who has

@@ -60,7 +60,7 @@ class Repository:
 
     def __init__(self, ref: Reference, task: str = "cannot read") -> None:
         self.ref, self._task = ref, task
-        self._session = sessions.Session(ref.host)
+        self._session = sessions.RegistrySession(ref.host)
 
     def ask(
         self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = "", **body: Any

@@ -181,7 +181,7 @@ def timeout(method: str | None) -> float:
     return COMMIT if method == "PUT" else http.TIMEOUT
 
 
-class Session:
+class RegistrySession:
     """Sends requests about one repository to the registry `host`, named as in a `Reference`; logs in if asked to."""
 
     def __init__(self, host: str) -> None:

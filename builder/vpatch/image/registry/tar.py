@@ -47,7 +47,7 @@ _EXCEEDED = {
 }
 
 
-class Usage(Counter[str]):
+class Spent(Counter[str]):
     """What the layers of one image have used so far of those `Limits` that hold for all of them."""
 
     def spend(self, name: str, count: int = 1) -> None:
@@ -124,7 +124,7 @@ def _parents(path: str) -> frozenset[str]:
     return frozenset("/".join(parts[:count]) for count in range(len(parts)))
 
 
-def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usage) -> tuple[LayerView, str]:
+def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Spent) -> tuple[LayerView, str]:
     """Read a layer, packed or not, with the bytes of files to `keep`; return it and the digest of its tar."""
     try:
         stream = _TarStream(_unpack(blob), usage)
@@ -140,7 +140,7 @@ def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usag
     return view, f"sha256:{stream.digest.hexdigest()}"
 
 
-def read_paths(blob: Iterator[bytes], usage: Usage) -> Iterator[str]:
+def read_paths(blob: Iterator[bytes], usage: Spent) -> Iterator[str]:
     """Yield the paths of a layer's entries as they come, without their bytes, and without any proof of the digest."""
     try:
         stream = _TarStream(_unpack(blob), usage)
@@ -167,7 +167,7 @@ def _unpack(blob: Iterator[bytes]) -> BinaryIO:
 class _TarStream:
     """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `usage`."""
 
-    def __init__(self, source: BinaryIO, usage: Usage) -> None:
+    def __init__(self, source: BinaryIO, usage: Spent) -> None:
         self._source, self.usage, self.digest, self._position = source, usage, hashlib.sha256(), 0
         self.next_header()
 
@@ -252,7 +252,7 @@ def _next(tar: tarfile.TarFile, stream: _TarStream) -> tarfile.TarInfo | None:
     return member
 
 
-def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo, usage: Usage) -> None:
+def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo, usage: Spent) -> None:
     path = entry.path
     if member.islnk():
         source = _relative(member.linkname)

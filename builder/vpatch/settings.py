@@ -1,12 +1,13 @@
-"""SOURCE_DATE_EPOCH: the time that reproducible builds give to what they make.
+"""Settings from the environment: the time that reproducible builds give to what they make, and the cache's folder.
 
-Source: https://reproducible-builds.org/specs/source-date-epoch/
+Sources: https://reproducible-builds.org/specs/source-date-epoch/ and the XDG Base Directory Specification
 """
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from vpatch.errors import Failure, Problem
 
@@ -31,3 +32,19 @@ def source_date_epoch() -> int | None:
 def rfc3339(seconds: int | None = None) -> str:
     """Return a time (default: now) as RFC 3339 has it, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def cache_folder(otherwise: str = "or use --no-cache") -> Path:
+    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches.
+
+    Raises:
+        Failure: the user has no home folder; it says what to do `otherwise`.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(base).is_absolute():  # the specification ignores relative ones
+        return Path(base, "vpatch")
+    try:
+        return Path.home() / ".cache" / "vpatch"
+    except RuntimeError as error:
+        hint = f"set XDG_CACHE_HOME, {otherwise}"
+        raise Failure(Problem("no cache", "~/.cache", "no home folder", hint=hint)) from error

@@ -74,7 +74,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True)
-class Image:
+class DeviceCode:
     """One piece of device code: machine code (a cubin), or PTX, which the driver compiles when it loads it."""
 
     form: Form
@@ -95,7 +95,7 @@ class Image:
         return fits and self.form is not Form.OTHER
 
 
-def names(images: Iterable[Image]) -> tuple[str, ...]:
+def names(images: Iterable[DeviceCode]) -> tuple[str, ...]:
     """Return the names of the images' architectures, each once, oldest first."""
     return tuple(map(str, sorted(set(images), key=lambda image: (image.arch, str(image)))))
 
@@ -128,7 +128,7 @@ def compiling_driver(isas: Iterable[tuple[int, int]]) -> str:
     return f">={_PTX[newest][1]}" if newest in _PTX else ""
 
 
-def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tuple[str, ...]]:
+def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[DeviceCode, ...], ...], tuple[str, ...]]:
     """Return the fat binaries of a shared object, in file order, and the names of the libraries that it needs."""
     from elftools.common.exceptions import ELFError
 
@@ -166,7 +166,7 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, list[tuple[int, int]]], tuple[
     return places, needed
 
 
-def _fat_binaries(file: IO[bytes], start: int, size: int) -> Iterator[tuple[Image, ...]]:
+def _fat_binaries(file: IO[bytes], start: int, size: int) -> Iterator[tuple[DeviceCode, ...]]:
     at, stop = start, start + size
     while (at := _after_zeros(file, at, stop)) < stop:
         magic, version, header, room = _HEADER.unpack(_exactly(file, at, _HEADER.size))
@@ -176,14 +176,14 @@ def _fat_binaries(file: IO[bytes], start: int, size: int) -> Iterator[tuple[Imag
         at += header + room
 
 
-def _images(file: IO[bytes], at: int, stop: int) -> Iterator[Image]:
+def _images(file: IO[bytes], at: int, stop: int) -> Iterator[DeviceCode]:
     while at < stop:
         kind, header, size, minor, major, arch, flags = _ENTRY.unpack(_exactly(file, at, _ENTRY.size))
         if header < _ENTRY.size or header + size > stop - at:
             raise ValueError(f"no entry of a fat binary at byte {at}")
         suffix = "".join(letter for flag, letter in _SUFFIXES.items() if flags & flag)
         known = Form(kind) if kind in (Form.PTX.value, Form.CUBIN.value) else Form.OTHER
-        yield Image(known, Arch(arch // 10, arch % 10, suffix), (major, minor) if known is Form.PTX else (0, 0))
+        yield DeviceCode(known, Arch(arch // 10, arch % 10, suffix), (major, minor) if known is Form.PTX else (0, 0))
         at += header + size
 
 

@@ -1,4 +1,4 @@
-"""Whether an image's compiled extensions serve the GPUs that it is wanted for.
+"""How well vLLM's compiled extensions serve a GPU.
 
 A GPU does not need every file. FlashAttention 3 is for Hopper and FlashMLA for sm_90a and sm_100f by design; an RTX
 5090 (sm_120) uses neither. So a file that carries only code bound to other GPUs (`a`) or families (`f`) is listed and
@@ -13,9 +13,9 @@ passes. The files that vLLM needs on any GPU fail if they lack the architecture 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from enum import Enum
 from typing import IO, Any
@@ -23,10 +23,8 @@ from typing import IO, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vpatch.errors import Code, Failure, Problem
-from vpatch.image import fatbin
-from vpatch.image.config import Base, extra_required
-from vpatch.image.fatbin import Arch, Form, Image, compiling_driver, names, parse_gpu
-from vpatch.image.filesystem import Files, Vllm, read_record
+from vpatch.gpu import fatbin
+from vpatch.gpu.fatbin import Arch, DeviceCode, Form, compiling_driver, names, parse_gpu
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,12 @@ class Extension:
     """One shared object."""
 
     name: str
-    binaries: tuple[tuple[Image, ...], ...] = ()  # fat binaries, usually one for each CUDA source file
+    binaries: tuple[tuple[DeviceCode, ...], ...] = ()  # fat binaries, usually one for each CUDA source file
     needed: tuple[str, ...] = ()  # libraries
     problem: Problem | None = None  # why it could not be read
 
     @property
-    def images(self) -> tuple[Image, ...]:
+    def images(self) -> tuple[DeviceCode, ...]:
         """The images of all fat binaries."""
         return tuple(image for binary in self.binaries for image in binary)
 
@@ -87,7 +85,7 @@ class Survey:
         yield f"CUDA {self.cuda or 'unknown'}{image}, torch {self.torch or 'unknown'}, driver {driver}"
 
 
-class Level(Enum):
+class Served(Enum):
     """How well a file serves a GPU."""
 
     OK = "ok"
@@ -102,7 +100,7 @@ class Fitness:
     """How well one file serves a GPU, and why."""
 
     name: str  # or the pattern of a needed file that no file matches
-    level: Level
+    level: Served
     because: str
 
     def __str__(self) -> str:
@@ -120,49 +118,6 @@ _NEEDS = {
 def _matches(pattern: str, name: str) -> bool:
     stem = re.escape(pattern.removesuffix("*.so"))
     return bool(re.fullmatch(rf"(.*/)?{stem}(_stable_libtorch)?\.([^/]*\.)?so", name))
-
-
-def check_names(architectures: Sequence[str]) -> None:
-    """Check, before anything is read, the names of GPU architectures, and that the ELF reader is installed."""
-    for name in architectures:
-        parse_gpu(name)
-    if architectures:
-        with extra_required("cannot look"):
-            import elftools.common.exceptions  # noqa: F401
-
-
-@dataclass(frozen=True)
-class Support:
-    """Whether an image's extensions serve the wanted architectures."""
-
-    problems: tuple[Problem, ...] = ()
-    unserved: tuple[str, ...] = ()  # the architectures that the problems are about
-    notes: tuple[str, ...] = ()  # what they need
-    details: tuple[str, ...] = ()  # how well each file serves each of them; what is a problem is not repeated
-    extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
-
-
-def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Support:
-    """Survey the extensions that RECORD lists."""
-    if not architectures:
-        return Support()
-    metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
-    found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
-    by_name = {name: fitness(found, name) for name in architectures}
-    required = {
-        name: [{"name": one.name, "says": one.level.value, "because": one.because} for one in of_all]
-        for name, of_all in by_name.items()
-    }
-    served = (f"{name}: {one}" for name, of_all in by_name.items() for one in of_all if one.level is not Level.LACKS)
-    *carried, needs = found.lines()
-    lacks = {f"sm_{parse_gpu(name)}": lacking(found, name) for name in architectures}
-    return Support(
-        problems=tuple(problem for why in lacks.values() for problem in why),
-        unserved=tuple(name for name, why in lacks.items() if why),
-        notes=(needs,),
-        details=(*carried, *served),
-        extra={"cuda": {**found.as_json(), "required": required}},
-    )
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
@@ -185,7 +140,7 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
 
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
     """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
-    lacks = [one for one in fitness(found, arch) if one.level is Level.LACKS]
+    lacks = [one for one in fitness(found, arch) if one.level is Served.LACKS]
     what = f"lacks sm_{parse_gpu(arch)}"
     return tuple(Problem(what, one.name, one.because, code=Code.GPU_UNSERVED) for one in lacks)
 
@@ -196,31 +151,31 @@ def fitness(found: Survey, arch: str) -> tuple[Fitness, ...]:
     needs = {pattern: what for pattern, (what, since) in _NEEDS.items() if since <= gpu}
     there = [_fitness(one, gpu, needed=any(_matches(need, one.name) for need in needs)) for one in found.extensions]
     missing = [need for need in needs if not any(_matches(need, one.name) for one in found.extensions)]
-    return (*there, *(Fitness(need, Level.LACKS, f"no such file: {needs[need]}") for need in missing))
+    return (*there, *(Fitness(need, Served.LACKS, f"no such file: {needs[need]}") for need in missing))
 
 
 def _fitness(one: Extension, gpu: Arch, *, needed: bool) -> Fitness:
     if one.problem:
-        return Fitness(one.name, Level.LACKS, one.problem.cause)
+        return Fitness(one.name, Served.LACKS, one.problem.cause)
     if not one.images:
-        return Fitness(one.name, Level.LACKS if needed else Level.NOTHING, "no device code in it")
+        return Fitness(one.name, Served.LACKS if needed else Served.NOTHING, "no device code in it")
     decisive = _decisive(one, gpu)
-    worst = max((_best(binary, gpu) for binary in decisive), key=(Level.OK, Level.JIT, Level.LACKS).index)
-    if worst is not Level.LACKS:
+    worst = max((_best(binary, gpu) for binary in decisive), key=(Served.OK, Served.JIT, Served.LACKS).index)
+    if worst is not Served.LACKS:
         return Fitness(one.name, worst, "; ".join(_reasons(one, gpu)))
     if not needed and all(image.arch.suffix or image.arch > gpu for image in one.images):
-        return Fitness(one.name, Level.OTHERS, f"for {', '.join(names(one.images))} only")
-    without = [binary for binary in decisive if _best(binary, gpu) is Level.LACKS]
+        return Fitness(one.name, Served.OTHERS, f"for {', '.join(names(one.images))} only")
+    without = [binary for binary in decisive if _best(binary, gpu) is Served.LACKS]
     have = ", ".join(names(image for binary in without for image in binary))
     return Fitness(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
 
 
-def _best(binary: tuple[Image, ...], gpu: Arch) -> Level:
+def _best(binary: tuple[DeviceCode, ...], gpu: Arch) -> Served:
     kinds = {image.form for image in binary if image.serves(gpu)}
-    return Level.OK if Form.CUBIN in kinds else Level.JIT if kinds else Level.LACKS
+    return Served.OK if Form.CUBIN in kinds else Served.JIT if kinds else Served.LACKS
 
 
-def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
+def _decisive(one: Extension, gpu: Arch) -> list[tuple[DeviceCode, ...]]:
     # Kernels that every GPU needs are compiled for each architecture of the build, others only for those that use them.
     # So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all kernels of
     # the first sort are among those built for the newest architecture up to the GPU's own.
@@ -233,22 +188,13 @@ def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
 
 
 def _reasons(one: Extension, gpu: Arch) -> Iterator[str]:
-    for level, kind in ((Level.OK, Form.CUBIN), (Level.JIT, Form.PTX)):
+    for level, kind in ((Served.OK, Form.CUBIN), (Served.JIT, Form.PTX)):
         binaries = [binary for binary in one.binaries if _best(binary, gpu) is level]
         used = [image for binary in binaries for image in binary if image.form is kind and image.serves(gpu)]
         if used:
             driver = compiling_driver(image.isa for image in used)
-            how = "run" if level is Level.OK else f"by JIT (driver {driver or 'any'})"
+            how = "run" if level is Served.OK else f"by JIT (driver {driver or 'any'})"
             yield f"{len(binaries)} of {len(one.binaries)} fat binaries {how}: {', '.join(names(used))}"
-
-
-def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
-    found = read_record(files, vllm)
-    rows = found.rows if found else ()
-    for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):
-        if (file := files.open(f"{vllm.root}/{path}")) is not None:
-            with closing(file):
-                yield path, file
 
 
 def _torch(metadata: str) -> str:
