@@ -46,16 +46,6 @@ def test_the_matrix_is_exactly_the_definitions() -> None:
     assert jobs["image"]["with"] == {"name": "${{ matrix.name }}"}
 
 
-@pytest.mark.parametrize("name", ["publish", "publish-image"])
-def test_no_permission_is_given_to_all_jobs_and_no_expression_is_pasted_into_a_script(name: str) -> None:
-    found = workflow(name)
-
-    assert found["permissions"] == {}
-    assert all("permissions" in job for job in found["jobs"].values())
-    scripts = [one.get("run", "") for job in found["jobs"].values() for one in job.get("steps", ())]
-    assert not [script for script in scripts if "${{" in script]
-
-
 def test_only_the_job_that_signs_can_sign_and_runs_nothing_of_ours() -> None:
     able = {name: job["permissions"] for name, job in JOBS.items()}
 

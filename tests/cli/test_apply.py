@@ -22,29 +22,6 @@ def venv(tmp_path: Path, linked: Trees) -> Path:
     return tmp_path / "venv"
 
 
-def test_the_second_run_touches_nothing(vpatch: Program, tree: Path) -> None:
-    first = vpatch("apply", tree, *ONLY, "--json")
-    with untouched(tree):
-        again = vpatch("apply", tree, *ONLY, "--json")
-
-    assert (first.code, again.code) == (0, 0)
-    assert {COMPANION, CONFIG} < set(first.json["changed"])
-    assert again.json["changed"] == []
-    assert again.json["overlays"] == first.json["overlays"]
-
-
-def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) -> None:
-    applied = vpatch("apply", whole, *ONLY, "--json").json["changed"]
-    ran = vpatch("revert", whole, "--json")
-
-    assert (ran.code, ran.err) == (0, "")
-    assert {COMPANION, CONFIG} < set(applied)
-    assert ran.json["changed"] == applied
-    subprocess.run(["diff", "-r", whole, pristine("0.20.2")], check=True)
-    again = vpatch("revert", whole, "--json")
-    assert (again.code, again.json["changed"]) == (0, [])
-
-
 def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
     """What was asked for holds already."""
     for applied in (False, True):

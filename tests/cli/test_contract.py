@@ -20,7 +20,7 @@ from vpatch.doctor.subject import Level
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
-from tests.conftest import Process, Program, Ran, Trees, contents_of, unchanged
+from tests.conftest import Process, Program, Ran, Trees, contents_of
 from tests.forks import ended, start
 from tests.hybrid import CHANGED, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
@@ -180,15 +180,6 @@ def test_json_of_states(vpatch: Program, tree: Path) -> None:
     assert states("apply", tree) == (0, after)
     assert states("apply", "--check", tree) == (0, after)
     assert states("verify", tree) == (0, after)
-
-
-def test_check_writes_nothing(vpatch: Program, tree: Path) -> None:
-    with unchanged(tree):
-        ran = vpatch("apply", "--check", "-q", tree, *ONLY)
-
-    assert ran.code == 1
-    assert all(line.startswith("note: ") for line in ran.err.splitlines())
-    assert ran.out.startswith(f"  {HYBRID}  pending")
 
 
 def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:

@@ -60,12 +60,3 @@ def test_the_diff_in_json(vpatch: Program, slim: Trees) -> None:
     assert {COMPANION, CONFIG} < set(found["files"])
     assert [line[6:] for line in found["diff"].splitlines() if line.startswith("+++ b/")] == found["files"]
     assert found["changed"] == []
-
-
-def test_no_diff_of_a_drifted_overlay(vpatch: Program, tree: Path) -> None:
-    rewrite(tree / CONFIG, b"nothing = 0\n")
-
-    ran = vpatch("diff", "-q", tree)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"drifted: {CONFIG}")

@@ -12,7 +12,7 @@ import pytest
 from vpatch import api
 
 from tests.cli.test_terminal import ESCAPE
-from tests.conftest import Process, Program, Trees, untouched
+from tests.conftest import Process, Program, untouched
 from tests.doctor.conftest import _compiled, _healthy, _stock, alone, healthy, packages, put, stock
 from tests.hybrid import CONFIG, INFO
 from tests.needs import root_only
@@ -124,12 +124,3 @@ def test_a_read_only_tree(vpatch: Program, stock: Path, tmp_path: Path, monkeypa
     (permission,) = (one for one in ran.json["findings"] if one["name"] == "permission")
     assert (ran.code, permission["level"]) == (0, "warning")
     assert permission["do"] == "run vpatch as the owner of these files"
-
-
-def test_no_vllm(vpatch: Program, pristine: Trees, tmp_path: Path) -> None:
-    ran = vpatch("doctor", tmp_path)
-
-    assert ran.code == 1
-    assert ran.err.startswith(f"no vllm: {tmp_path}: ")
-    assert vpatch("doctor", tmp_path / "none").code == 2
-    assert vpatch("doctor", pristine("0.20.2"), "--python", tmp_path / "none").code == 2

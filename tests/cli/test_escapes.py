@@ -76,7 +76,7 @@ def test_a_diff_is_exact_in_a_pipe_and_escaped_on_a_terminal(tree: Path, vpatch:
     assert b"\x1b" in data
     rewrite(tree / CONFIG, data)
 
-    assert "\x1b[2J" in vpatch("diff", tree).out
+    assert "\x1b[2J" in vpatch("diff", tree, *ONLY).out
     seen = written("diff", "-q", tree, *ONLY, env={"NO_COLOR": "1"})
     assert "\x1b" not in seen
     assert r"import math  # \x1b[2J" in seen

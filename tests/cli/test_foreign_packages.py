@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from vpatch import trial
 
 from tests.conftest import Ran
 from tests.forks import CLOSED, ended, output, start
-from tests.tiers import WHOLE, deep
+from tests.tiers import deep
 
 FINE = """
 from vpatch import AddFile, Overlay, Part, Shape
@@ -240,30 +239,6 @@ def test_nothing_is_tried_where_there_are_threads(install: Install, monkeypatch:
         "it",
         "ends the program with exit code 0",
     )
-
-
-PIECES = (
-    *("[vpatch.overlays]", "[other]", "\n", "\n", "=", " = ", "foreign", "foreign:overlay", ":", ".", "..", "[", "]"),
-    *("x", "\0", "\udcff", "\u2028", "os", "os.path", "sys:stdout", "builtins:print", "sys:exit", "foreign:FINE"),
-    "a" * 5_000,
-)
-
-
-def drawn_points(seed: int) -> bytes:
-    drawn = random.Random(seed)  # noqa: S311 - a test draws
-    text = "".join(drawn.choices(PIECES, k=drawn.randrange(1, 14)))
-    return f"[vpatch.overlays]\n{text}\n".encode("utf-8", "surrogateescape")
-
-
-@pytest.mark.parametrize("seeds", [range(4), deep(range(4, 400 if WHOLE else 80))])
-def test_drawn_entry_points(install: Install, seeds: range) -> None:
-    target, found = install(""), []
-    for seed in seeds:
-        (target / "foreign-1.dist-info/entry_points.txt").write_bytes(drawn_points(seed))
-        ran = run(target, "list", "--json")
-        if ran.code not in (0, 1) or "Traceback" in ran.err or not json.loads(ran.out):
-            found.append((seed, ran))
-    assert found == []
 
 
 ODD = {

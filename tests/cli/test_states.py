@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Program, Trees
 from tests.hybrid import HYBRID, ONLY
-from tests.releases import FACTS, RELEASES, pending, shown
-from tests.tiers import deep, sampled
+from tests.releases import pending
+from tests.tiers import deep
 from tests.tree.conftest import git
 
 
@@ -19,15 +18,6 @@ def states(vpatch: Program, tree: Path, *only: str) -> dict[str, str]:
     ran = vpatch("status", tree, *only, "--json")
     assert (ran.code, ran.err) == (0, "")
     return {item["id"]: item["state"] for item in ran.json["overlays"]}
-
-
-@pytest.mark.parametrize("release", [deep(release) for release in sampled(RELEASES, 2)])
-def test_pristine(vpatch: Program, slim: Trees, release: str) -> None:
-    found = states(vpatch, slim(release))
-
-    ours = [item.id for item in select(discover()) if item.id in FACTS]
-    assert {name: found[name] for name in ours} == {name: shown(name, release) for name in ours}
-    assert not {"applied", "drifted", "conflict"} & set(found.values())
 
 
 @pytest.fixture(params=["0.20.2", *(deep(one) for one in pending(HYBRID) if one != "0.20.2")])

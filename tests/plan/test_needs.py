@@ -113,11 +113,6 @@ def test_each_need_has_a_reason() -> None:
     assert after[HEAD].because.startswith("the output head is fp8-block of compressed-tensors; vLLM 0.24.0: ")
 
 
-@pytest.mark.parametrize("build", ["0.20.2rc1", "0.20.2.dev7+g01d4d1ad3", "0.20.2+cu129", "0.20.2.post1"])
-def test_a_build_is_as_its_release(build: str) -> None:
-    assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE, VERIFIES}
-
-
 def mine(**answer: Any) -> tuple[Catalogued, ...]:
     """Return an overlay of another package."""
     return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **answer), ""),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
@@ -61,30 +60,6 @@ def test_settled_needs_no_right_to_write(sandbox: Sandbox) -> None:
     with another_user():
         assert sandbox.settle(sandbox.first) == ()
         assert f"cannot write: {INFO}/vpatch: permission denied" in str(sandbox.refused(sandbox.second))
-
-
-def test_eight_at_once(sandbox: Sandbox, public: Path) -> None:
-    alone = sandbox.copy(public / "alone")
-    alone.settle(alone.first)
-    read, write = os.pipe()
-    children = []
-    for _ in range(8):
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(write)
-                os.read(read, 1)  # until all of them are there
-                os._exit(10 if sandbox.settle(sandbox.first) else 0)
-            except BaseException as error:
-                os.write(2, str(error).encode())
-                os._exit(1)
-        children.append(child)
-    os.close(write)
-    codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-    os.close(read)
-
-    assert codes == [0] * 7 + [10]
-    assert sandbox.snapshot() == alone.snapshot()
 
 
 def test_the_lock_leaves_nothing(sandbox: Sandbox) -> None:
