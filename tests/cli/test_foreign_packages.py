@@ -45,8 +45,11 @@ def install(tmp_path: Path) -> Install:
     return write
 
 
+InstallAll = Callable[[Iterable[str]], dict[str, str]]
+
+
 @pytest.fixture
-def install_all(install: Install) -> Callable[[Iterable[str]], dict[str, str]]:
+def install_all(install: Install) -> InstallAll:
     """Write a distribution for each source, with the module `foreign_N`; return the sources by these names."""
 
     def write(sources: Iterable[str]) -> dict[str, str]:
@@ -56,9 +59,6 @@ def install_all(install: Install) -> Callable[[Iterable[str]], dict[str, str]]:
         return named
 
     return write
-
-
-InstallAll = Callable[[Iterable[str]], dict[str, str]]
 
 
 def run(folder: Path, *arguments: str) -> Ran:
@@ -88,7 +88,7 @@ CLOSES = {
 }
 
 
-@pytest.mark.parametrize("sources", [PRINTS, CLOSES, *(deep({name: CLOSES[name]}) for name in CLOSES)])
+@pytest.mark.parametrize("sources", [PRINTS, CLOSES])
 def test_standard_output_is_vpatchs(tmp_path: Path, install_all: InstallAll, sources: dict[str, str]) -> None:
     named = install_all(sources.values())
 
@@ -126,8 +126,6 @@ def test_what_it_raises_and_its_death_are_its_problem(tmp_path: Path, install_al
 
     says = (f"cannot load overlays: {name}: {causes[source]}\n" for name, source in sorted(named.items()))
     assert run(tmp_path, "list") == Ran(1, "", "".join(line.replace("MODULE", line.split(": ")[1]) for line in says))
-    problems = run(tmp_path, "status", "/nowhere", "--overlay", "foreign-0", "--json").json["problems"]
-    assert {(one["what"], one["file"]) for one in problems} == {("cannot load overlays", name) for name in named}
 
 
 def test_the_module_that_dies_is_named(install: Install) -> None:
@@ -149,6 +147,7 @@ def test_one_that_never_ends(install: Install, monkeypatch: pytest.MonkeyPatch) 
     assert ran == Ran(1, "", "cannot load overlays: foreign: importing it does not end within 0.2 seconds\n")
 
 
+@pytest.mark.deep
 def test_a_thread_that_never_ends(install: Install) -> None:
     folder = install("import multiprocessing, threading; threading.Thread(target=threading.Event().wait).start()")
     command = [sys.executable, "-m", "vpatch", "list", "--json"]
@@ -157,7 +156,7 @@ def test_a_thread_that_never_ends(install: Install) -> None:
     assert "foreign" in [one["id"] for one in json.loads(ran.stdout)["overlays"]]
 
 
-@pytest.mark.parametrize("closed", [(0, CLOSED, 2), deep((0, 1, CLOSED)), (CLOSED, CLOSED, CLOSED)])
+@pytest.mark.parametrize("closed", [(0, CLOSED, 2), (CLOSED, CLOSED, CLOSED)])
 def test_streams_that_were_closed_stay_so(install: Install, closed: tuple[int, int, int]) -> None:
     folder = install("print('hello')")
 
@@ -208,7 +207,7 @@ def test_an_entry_point_that_names_nothing(install: Install, point: str) -> None
     assert ran.err.startswith(POINTS[point])
 
 
-@pytest.mark.parametrize("metadata", [b"\xff\xfe\0", *map(deep, (b"", b"Name\n", b"Version: 1\n"))])
+@pytest.mark.parametrize("metadata", [b"\xff\xfe\0", deep(b""), deep(b"Version: 1\n")])
 def test_a_package_without_a_name(install: Install, metadata: bytes) -> None:
     ran = run(install("", METADATA=metadata), "list", "--json")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from vpatch.tree.locate import Tree
 
-from tests.conftest import unchanged, untouched
+from tests.conftest import contents_of, unchanged, untouched
 from tests.tiers import deep
 from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled, untrue
 
@@ -212,9 +212,12 @@ def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, instal
     python = venv / "bin/python"
     manage: list[str | Path] = [*uv, "pip"] if installer == "uv" else [*pip, "--python", python]
     target: list[str | Path] = ["--python", python] if installer == "uv" else []
-    link = ["--link-mode", "copy"] if installer == "uv" else []
+    cache = tmp_path / "cache"  # of hard links, as all environments of a user share them
+    link = ["--link-mode", "hardlink", "--cache-dir", cache] if installer == "uv" else []
     subprocess.run([*manage, "install", "-q", *target, *link, "--no-index", "--no-deps", wheel], check=True)
     root = next(venv.glob("lib/python*/site-packages")).resolve()
+    shared = contents_of(cache)
+    assert installer == "pip" or (root / MODULE).stat().st_nlink > 1
     installed = type(sandbox)(Tree(root, INFO, "1.0"), sandbox.first, sandbox.second, sandbox.modules)
     installed.settle(sandbox.first)
     installed.settle(sandbox.second)
@@ -225,3 +228,4 @@ def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, instal
     subprocess.run([*manage, "uninstall", "-q", *target, *yes, "vllm"], check=True)
 
     assert not list(root.glob("vllm*"))
+    assert contents_of(cache) == shared

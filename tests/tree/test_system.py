@@ -11,7 +11,7 @@ from vpatch.tree.guard import lock
 
 from tests.conftest import unchanged
 from tests.needs import root_only
-from tests.tree.conftest import INFO, MODULE, Sandbox, another_user, give_away, in_a_child
+from tests.tree.conftest import MODULE, Sandbox, another_user, give_away, in_a_child
 
 
 def test_a_file_size_limit(sandbox: Sandbox) -> None:
@@ -29,21 +29,6 @@ def test_a_file_size_limit(sandbox: Sandbox) -> None:
     assert sandbox.settle(sandbox.first)
 
 
-def test_folders_that_another_user_may_not_write(sandbox: Sandbox) -> None:
-    give_away(sandbox.root)
-    (sandbox.root / "vllm/engine").chmod(0o555)
-
-    with another_user():
-        problems = sandbox.refused(sandbox.first).problems
-
-    engine = sorted(path for path in sandbox.first if path.startswith("vllm/engine/"))
-    cause = "permission denied to write in its folder"
-    assert [(problem.where, problem.cause) for problem in problems] == [(path, cause) for path in engine]
-    (sandbox.root / "vllm/engine").chmod(0o755)
-    with another_user():
-        sandbox.settle(sandbox.first)
-
-
 @root_only
 def test_files_of_another_owner(sandbox: Sandbox) -> None:
     give_away(sandbox.root)
@@ -51,15 +36,6 @@ def test_files_of_another_owner(sandbox: Sandbox) -> None:
 
     with another_user():
         assert f"cannot write: {MODULE}: its owner or mode cannot be kept" in str(sandbox.refused(sandbox.first))
-
-
-@root_only
-def test_settled_needs_no_right_to_write(sandbox: Sandbox) -> None:
-    sandbox.settle(sandbox.first)
-
-    with another_user():
-        assert sandbox.settle(sandbox.first) == ()
-        assert f"cannot write: {INFO}/vpatch: permission denied" in str(sandbox.refused(sandbox.second))
 
 
 def test_the_lock_leaves_nothing(sandbox: Sandbox) -> None:
