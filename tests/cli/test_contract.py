@@ -273,4 +273,5 @@ def test_list_and_show(vpatch: Program) -> None:
         *CHANGED,
     ):
         assert told in shown
-    assert [item["id"] for item in vpatch("list", "--json").json["overlays"]].count(HYBRID) == 1
+    listed = [(item["id"], " (opt-in)" * item["opt_in"]) for item in vpatch("list", "--json").json["overlays"]]
+    assert [line.partition(":")[0] for line in vpatch("list").out.splitlines()] == [f"{k}{v}" for k, v in listed]

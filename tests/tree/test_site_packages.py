@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from vpatch.tree.locate import Tree
 
-from tests.conftest import contents_of, unchanged, untouched
+from tests.conftest import contents_of, unchanged
 from tests.tiers import deep
 from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled, untrue
 
@@ -24,15 +24,6 @@ def test_apply(sandbox: Sandbox) -> None:
     assert {(sandbox.root / path).read_bytes() == sandbox.modules[path] for path in untouched} == {True}
     assert untrue(sandbox.tree, [*sandbox.modules, *sandbox.first]) == []
     assert edited(sandbox.tree) == ()
-
-
-def test_again_changes_nothing(sandbox: Sandbox) -> None:
-    sandbox.settle(sandbox.first)
-
-    with untouched(sandbox.root):
-        assert sandbox.settled(sandbox.first)
-        assert sandbox.settle(sandbox.first) == ()
-        assert sandbox.change(sandbox.first) == ()
 
 
 def test_revert_gives_everything_back(sandbox: Sandbox) -> None:
@@ -71,19 +62,6 @@ def test_rows_keep_their_place_and_others_rows_stay(sandbox: Sandbox) -> None:
     sandbox.settle({})
 
     assert (sandbox.root / RECORD).read_bytes().splitlines() == [*before, b"vllm/added.py,,"]
-
-
-def test_more_and_less(sandbox: Sandbox) -> None:
-    pristine = sandbox.snapshot()
-    sandbox.settle(sandbox.first)
-    first = sandbox.snapshot()
-
-    changed = {path for path, content in sandbox.second.items() if sandbox.first.get(path) != content}
-    assert sandbox.settle(sandbox.second) == tuple(sorted([*changed, RECORD]))
-    assert sandbox.settle(sandbox.first) == tuple(sorted([*changed, RECORD]))
-    assert sandbox.snapshot() == first
-    sandbox.settle({})
-    assert sandbox.snapshot() == pristine
 
 
 def test_a_changed_note_is_written(sandbox: Sandbox) -> None:
