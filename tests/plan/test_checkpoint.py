@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -132,63 +130,23 @@ def test_every_problem_is_reported_at_once() -> None:
     ]
 
 
-def write(tmp_path: Path, data: bytes) -> Path:
-    path = tmp_path / "config.json"
-    path.write_bytes(data)
-    return path
-
-
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
         (b"", "it is not JSON: "),
-        (json.dumps(QWEN3).encode()[:-5], "it is not JSON: "),
         (b"[]", "its JSON is a list, not an object"),
         (b"null", "its JSON is null, not an object"),
-        (b'{"a":' * 200_000, "it is not JSON: it nests more than 64 deep"),
         (b"[" * 200_000, "it is not JSON: it nests more than 64 deep"),
-        (b'{"num_hidden_layers": NaN}', "it is not JSON: NaN is not a number of JSON"),
-        (b'{"num_hidden_layers": ' + b"9" * 5000 + b"}", "it is not JSON: "),
-        (b"\xff\xfe\x00{", "it is not JSON: "),
         (b" " * 20_000_000, "it has 20,000,000 bytes, more than 16,777,216"),
     ],
-    ids=range(10),
+    ids=range(5),
 )
 def test_a_file_without_a_config_is_refused(data: bytes, cause: str, tmp_path: Path) -> None:
-    problem = problem_of(read, write(tmp_path, data).parent)
+    (tmp_path / "config.json").write_bytes(data)
+    problem = problem_of(read, tmp_path)
 
     assert (problem.what, problem.where) == ("cannot be read", str(tmp_path / "config.json"))
     assert problem.cause.startswith(cause)
-
-
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    made = {name: tmp_path / name for name in ("none", "fifo", "folder", "loop")}
-    for folder in made.values():
-        folder.mkdir()
-    os.mkfifo(made["fifo"] / "config.json")
-    (made["folder"] / "config.json").mkdir()
-    (made["loop"] / "config.json").symlink_to("config.json")
-
-    problems = {name: problem_of(read, folder) for name, folder in made.items()}
-
-    assert all(problem.where == str(tmp_path / name / "config.json") for name, problem in problems.items())
-    assert {name: problem.cause for name, problem in problems.items()} == {
-        "none": "No such file or directory",
-        "fifo": "not a regular file",
-        "folder": "Is a directory",
-        "loop": "Too many levels of symbolic links",
-    }
-
-
-def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    write(tmp_path, json.dumps(QWEN3).encode())
-    for module, name in ((os, "open"), (Path, "is_dir")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, refuse)
-            assert re.search(r"cannot be read: .*: Permission denied", str(problem_of(read, tmp_path)))
 
 
 @pytest.mark.parametrize(

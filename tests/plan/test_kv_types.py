@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.catalogue import discover
-from vpatch.plan import GIB, Attention
+from vpatch.plan import GIB
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import KV_TYPES, PER_TOKEN_HEAD
 from vpatch.plan.fit import fit, remedies
@@ -52,15 +52,6 @@ def test_a_smaller_type_holds_more_and_names_its_overlays() -> None:
     assert overlays["nvfp4"] == ()
     assert "turboquant-mtp" in overlays[FOUR_BITS]
     assert {one.dtype: one.fit for one in found.choices}["auto"] == found.fit
-
-
-def test_a_type_that_vllm_refuses_is_neither_compared_nor_advised() -> None:
-    """On Ampere, FlashInfer has no heads of this size, and Triton no FP8."""
-    wide = dense(gib=38.3, attention=Attention(16, 8, 96), intermediate_size=1)
-    options = deployment("0.33.0", "A100 40GB", max_model_len=40_960, max_num_seqs=8, gpu_memory_utilization=0.98)
-
-    assert "fp8" not in {one.dtype for one in plan(wide, options, discover()).choices}
-    assert not any(f"--kv-cache-dtype {dtype}" in list(remedies(fit(wide, options))) for dtype in ("fp8", FP8))
 
 
 @pytest.mark.parametrize(("vllm", "advised"), [("0.31.0", FOUR_BITS), ("0.33.0", "nvfp4")])
