@@ -217,4 +217,4 @@ def test_a_mark_of_an_unknown_overlay(vpatch: Program, tree: Path, command: str)
         cause = "no overlay of this name is installed: install its package, or reword a mere comment"
         assert f"unknown mark: {CONFIG}: line {line} has `# vpatch: not-installed`, and {cause}\n" in ran.err
     rewrite(tree / CONFIG, old)
-    assert vpatch("apply", tree, *ONLY).code == vpatch("verify", tree).code == vpatch("revert", tree).code == 0
+    assert vpatch("apply", tree, *ONLY).code == vpatch("verify", tree, *ONLY).code == vpatch("revert", tree).code == 0

@@ -240,8 +240,7 @@ def test_interrupt(tree: Path, tmp_path: Path) -> None:
     ("overlay", "code", "state"), [("turboquant-auto-dtype", 1, "not_applicable"), (HYBRID, 0, "pending")]
 )
 def test_a_named_overlay_must_apply(vpatch: Program, tree: Path, overlay: str, code: int, state: str) -> None:
-    """An overlay that does not apply is fine by default, and a failure if it was named."""
-    assert vpatch("status", tree).code == 0
+    """By default, an overlay that does not apply is fine: see `test_outcomes.py`."""
     for command in ("status", "diff", "apply"):
         ran = vpatch(command, tree, "--overlay", overlay, "--json")
 

@@ -215,15 +215,6 @@ def test_a_package_without_a_name(install: Install, metadata: bytes) -> None:
     assert "foreign" in [one["id"] for one in ran.json["overlays"]]
 
 
-def test_entry_points_that_are_no_text(install: Install) -> None:
-    folder = install("", **{"entry_points.txt": b"[vpatch.overlays]\n\xff = foreign\n"})
-
-    ran = run(folder, "list")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"cannot read entry points: {folder}: ")
-
-
 def test_nothing_is_tried_where_there_are_threads(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork could wait for their locks for ever."""
     gone = threading.Event()

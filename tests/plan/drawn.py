@@ -142,7 +142,8 @@ def latent(kind: str = "", rank: int = 0) -> Maker:
 def _latent(random: Random, _ranks: int, given: str, rank: int) -> Config:
     kind = given or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
     glm, sparse = kind.startswith("glm"), kind == "deepseek_v32"
-    text = SMALL | EXPERTS | named(kind) | {"num_hidden_layers": random.choice((2, 3, 5, 12)), "dtype": "bfloat16"}
+    text: Config = SMALL | EXPERTS | named(kind) | {"num_hidden_layers": random.choice((2, 3, 5, 12))}
+    text |= {"dtype": "bfloat16"}
     text |= {"num_attention_heads": 8, "num_key_value_heads": 8, "q_lora_rank": random.choice((None, 64))}
     text |= {"kv_lora_rank": rank or random.choice((256, 512)), "qk_rope_head_dim": 64}
     text |= {"qk_nope_head_dim": 192 if glm else 128 if sparse else random.choice((64, 128))}

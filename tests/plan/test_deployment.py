@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tokenize
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,10 @@ from packaging.version import Version
 from vpatch.errors import UnknownName
 from vpatch.plan import GIB, defaults, deployment
 from vpatch.plan.architectures import KNOWN
-from vpatch.plan.defaults import GPUS, gpu, preset, presets
+from vpatch.plan.defaults import GPUS, gpu, gpu_here, preset, presets
 from vpatch.plan.deployment import Gpu, changes_of
 
-from tests.conftest import Trees
+from tests.conftest import Program, Trees
 from tests.failures import problem_of
 from tests.paths import ROOT
 from tests.plan.examples import GPU, bare_model, preset_deployment, traits
@@ -91,8 +93,6 @@ def test_options_override_the_preset() -> None:
     ("find", "name", "line"),
     [
         (preset, "qwen3.6-35b-5090-32", "no such preset: qwen3.6-35b-5090-32: did you mean qwen3.6-35b-5090-32k?"),
-        (preset, "pro6000", "no such preset: pro6000: did you mean qwen3.5-35b-pro6000?"),
-        (preset, "", "no such preset: : known: qwen3.6-35b-5090-32k, "),
         (preset, "llama", "no such preset: llama: known: qwen3.6-35b-5090-32k, "),
         (gpu, "PRU 6000", "no such GPU: PRU 6000: did you mean RTX PRO 6000? known: RTX 4060, "),
         # Another number is another GPU.
@@ -147,3 +147,47 @@ def test_a_release_has_the_architectures_and_caches_prefixes_as_its_files_say(pr
 
     assert {name for name in there if f'"{name}"' not in registry} == set()
     assert traits(release).caches_hybrid_prefixes is not (asked or unsupported)
+
+
+DRIVER = """
+#include <string.h>
+#include <stddef.h>
+int cuInit(unsigned flags) { return STATUS; }
+int cuDeviceGet(int *device, int ordinal) { *device = 7; return 0; }
+int cuDeviceGetName(char *name, int length, int device) { strncpy(name, NAME, length); return device != 7; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 33661911040; return device != 7; }
+int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 75 ? 12 : 0; return device != 7; }
+"""
+
+
+def driver(folder: Path, name: str, status: int = 0) -> str:
+    """Compile a driver whose first GPU has this name; return the library's path."""
+    source, library = folder / "cuda.c", folder / "libcuda.so.1"
+    source.write_text(DRIVER)
+    macros = (f"-DNAME={chr(34)}{name}{chr(34)}", f"-DSTATUS={status}")
+    subprocess.run(["gcc", "-shared", "-fPIC", *macros, "-o", library, source], check=True)
+    return str(library)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 5090", "NVIDIA Quadro of tomorrow"])
+def test_the_first_gpu(tmp_path: Path, name: str) -> None:
+    found = gpu_here(driver(tmp_path, name))
+
+    assert found
+    assert found.name == name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    assert (found.memory, found.capability) == (33_661_911_040, (12, 0))
+
+
+def test_no_driver_and_no_gpu(tmp_path: Path) -> None:
+    assert gpu_here(str(tmp_path / "libcuda.so.1")) is None
+    assert gpu_here(driver(tmp_path, "none", status=100)) is None
+
+
+def test_a_plan_is_for_the_gpu_that_is_here(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = driver(tmp_path, "NVIDIA RTX PRO 9000")
+    monkeypatch.setattr("vpatch.cli.plan.gpu_here", lambda: gpu_here(library))
+    arguments = ("plan", "--model", "Qwen3.6-35B-A3B-NVFP4", "--max-model-len", "4096", "--vllm", "0.33.0")
+
+    assert " on RTX PRO 9000, vLLM 0.33.0\n" in vpatch(*arguments).out
+    assert " on RTX 3090, vLLM 0.33.0\n" in vpatch(*arguments, "--gpu", "3090").out
+    assert vpatch(*arguments, "--gpu", "3090", "--json").json["gpu"]["gib"] == 23.69

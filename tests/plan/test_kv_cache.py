@@ -14,8 +14,7 @@ from vpatch.plan.refusals import skipped_layers
 
 from tests.failures import problems_of
 from tests.plan.configs import named
-from tests.plan.examples import DENSE_HYBRID, FOUR_BITS, MOE, dense, deployment, hybrid
-from tests.plan.test_latent import FLASH, KIMI, R1
+from tests.plan.examples import DENSE_HYBRID, FLASH, FOUR_BITS, KIMI, MOE, R1, dense, deployment, hybrid
 from tests.plan.test_memory import GEMMA_4, SMALL_GEMMA_4, started
 
 INT8, FP8, INT4 = PER_TOKEN_HEAD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 
+from tests.conftest import unchanged
 from tests.tiers import deep
 from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
 from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step, killed_at
@@ -223,25 +225,6 @@ def test_companions_found_without_a_note_are_ours_after_a_kill(sandbox: Sandbox)
     assert sandbox.snapshot() == pristine
 
 
-def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
-    """Whichever file of the folder is removed last."""
-    sandbox.settle(sandbox.first)
-    applied = sandbox.snapshot()
-    folder = "vllm-1.0.dist-info/vpatch"
-
-    def fault(step: Step) -> None:
-        if step.name == "unlink" and str(step.args[0]).endswith(("/under-way.json", "/provenance.json")):
-            step.make(sandbox.root / folder / "provenance.json")
-            raise KeyboardInterrupt
-
-    with at_each_step(fault), pytest.raises(KeyboardInterrupt):
-        sandbox.settle({})
-    assert [path.name for path in (sandbox.root / folder).iterdir()] == ["under-way.json"]
-    sandbox.settle(sandbox.first)
-
-    assert sandbox.snapshot() == applied
-
-
 def test_the_order_of_steps(sandbox: Sandbox) -> None:
     """Each file is durable before its rename, each group of names before the next group; RECORD comes last."""
     trace: list[tuple[str, str]] = []
@@ -296,3 +279,18 @@ def test_no_old_code_beside_new_source(sandbox: Sandbox) -> None:
 
     assert seen == len(sandbox.first)
     assert not list(sandbox.root.rglob("*.pyc"))
+
+
+def test_a_file_size_limit(sandbox: Sandbox) -> None:
+    """A write that fails in the middle, as on a full disk."""
+
+    def run() -> None:
+        limit = len(sandbox.first["vllm/layers/m2.py"]) // 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
+        with pytest.raises(Failure, match=r"cannot write: vllm/layers/m2.py: file too large"):
+            sandbox.settle(sandbox.first)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))  # for coverage's own file
+
+    with unchanged(sandbox.root):
+        assert in_a_child(run) == 0
+    assert sandbox.settle(sandbox.first)

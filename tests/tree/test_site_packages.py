@@ -191,7 +191,7 @@ def test_uninstalling_removes_all_of_it(sandbox: Sandbox, tmp_path: Path, instal
     manage: list[str | Path] = [*uv, "pip"] if installer == "uv" else [*pip, "--python", python]
     target: list[str | Path] = ["--python", python] if installer == "uv" else []
     cache = tmp_path / "cache"  # of hard links, as all environments of a user share them
-    link = ["--link-mode", "hardlink", "--cache-dir", cache] if installer == "uv" else []
+    link: list[str | Path] = ["--link-mode", "hardlink", "--cache-dir", cache] if installer == "uv" else []
     subprocess.run([*manage, "install", "-q", *target, *link, "--no-index", "--no-deps", wheel], check=True)
     root = next(venv.glob("lib/python*/site-packages")).resolve()
     shared = contents_of(cache)

@@ -150,16 +150,6 @@ def test_the_receipt_is_among_the_plugins_that_are_loaded(
     assert {"VLLM_PLUGINS": named, **_plugins()}["VLLM_PLUGINS"] == all_
 
 
-def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Process) -> None:
-    code = "import os, vpatch_ray as v; h = v.hook({'env_vars': {'A': 'b'}}); "
-    code += "print(os.environ['RAY_RUNTIME_ENV_HOOK'], h['env_vars'])"
-    before = {"RAY_RUNTIME_ENV_HOOK": "builtins.dict", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-    words = ("--", installed.python, "-c", code)
-    ran = child("run", "-q", "--cache", installed.cache, *ONE, *words, env=before)
-
-    assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
-
-
 def test_any_umask_will_do(installed: Installed, child: Process, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
