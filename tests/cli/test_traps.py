@@ -29,37 +29,24 @@ sys.meta_path.append(Finder)
 """
 
 # Each setting by which git takes a program, and those by which it fetches what a partial clone lacks.
+PROGRAMS = {
+    "core": "fsmonitor pager editor sshCommand askPass gitProxy alternateRefsCommand",
+    'diff "evil"': "textconv command",
+    'filter "evil"': "clean smudge process",
+    "diff": "external",
+    "pager": "describe ls-tree",
+    "gpg": "program",
+    "credential": "helper",
+}
 SETTINGS = """
 [core]
 repositoryFormatVersion = 1
-fsmonitor = {trap}
-pager = {trap}
-editor = {trap}
-sshCommand = {trap}
-askPass = {trap}
-gitProxy = {trap}
-alternateRefsCommand = {trap}
 hooksPath = {hooks}
 worktree = {top}
-[diff]
-external = {trap}
-[diff "evil"]
-textconv = {trap}
-command = {trap}
 [filter "evil"]
-clean = {trap}
-smudge = {trap}
-process = {trap}
 required = true
-[pager]
-describe = {trap}
-ls-tree = {trap}
 [alias]
 ls-tree = "!{trap}"
-[gpg]
-program = {trap}
-[credential]
-helper = {trap}
 [extensions]
 partialClone = origin
 [protocol "ext"]
@@ -69,6 +56,7 @@ promisor = true
 url = ext::{trap}
 uploadpack = {trap}
 """
+SETTINGS += "".join(f"[{at}]\n{name} = {{trap}}\n" for at, names in PROGRAMS.items() for name in names.split())
 
 
 @dataclass(frozen=True)
