@@ -173,7 +173,7 @@ def test_a_version_that_does_not_exist(venv: Path, version: str) -> None:
     assert not (venv.parent / "hacked").exists()
 
 
-def test_without_a_new_enough_python(venv: Path, tmp_path: Path) -> None:
+def test_without_a_new_enough_python(tmp_path: Path) -> None:
     old = tmp_path / "old"
     old.mkdir()
     for name in ("python3", "python3.11", "python3.12", "python3.13"):

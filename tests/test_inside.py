@@ -174,7 +174,7 @@ def test_it_reads_with_the_rights_of_the_user(tmp_path: Path) -> None:
     assert ids == [NOBODY] * 6
 
 
-def test_what_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_what_never_answers_is_given_up() -> None:
     """As a file system of a user may."""
     reading, writing = os.pipe()
     with rooted() as one, pytest.raises(TimeoutError, match=r"within 0\.1 seconds"):

@@ -24,7 +24,7 @@ PYTHON = ROOT / "docs/python.md"
 
 
 def test_patching_from_python(
-    linked: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    linked: Trees, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The interpreter that runs the example imports vLLM from a copy of the release."""
     monkeypatch.setenv("PYTHONPATH", str(linked("0.20.2")))

@@ -184,6 +184,21 @@ def test_code_of_ours_runs_only_where_nothing_can_be_published_and_before_that()
     assert not any("if" in job for name, job in jobs.items() if name != "build")
 
 
+def test_files_are_published_and_attested_as_they_were_uploaded() -> None:
+    build, publish, attest = (workflow("release")["jobs"][name]["steps"] for name in ("build", "publish", "attest"))
+    bill = {"predicate-type": "https://cyclonedx.org/bom", "predicate-path": "about/vpatch.cdx.json"}
+
+    assert {one["with"]["name"]: one["with"]["path"] for one in build if "upload-" in one.get("uses", "")} == {
+        "dist": "dist",
+        "about": "about",
+    }
+    assert [one["with"] for one in publish if "gh-action-pypi-publish" in one["uses"]] == [{"attestations": True}]
+    assert [one["with"] for one in attest if "attest" in one["uses"]] == [
+        {"subject-path": "dist/*"},
+        {"subject-path": "dist/*.whl", **bill},
+    ]
+
+
 @pytest.mark.parametrize(
     ("tag", "starts"), [("v1.2.3", True), ("v10.20.30", True), ("v1.2.3rc1", True), ("v1", False), ("vx.1.2", False)]
 )

@@ -119,7 +119,7 @@ def test_a_link_on_the_way_hides_no_process(
 
 
 @root_only
-def test_a_farm_stays_if_its_user_cannot_be_asked(cache: Cache, tmp_path: Path) -> None:
+def test_a_farm_stays_if_its_user_cannot_be_asked(cache: Cache) -> None:
     """A root without CAP_SETUID, as in a container: the name of the farm counts then."""
     farm = made(cache.folder / "run", 1)
     command = ("sh", "-c", "echo ready; read nothing")

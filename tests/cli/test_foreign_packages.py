@@ -215,7 +215,7 @@ def test_a_package_without_a_name(install: Install, metadata: bytes) -> None:
     assert "foreign" in [one["id"] for one in ran.json["overlays"]]
 
 
-def test_nothing_is_tried_where_there_are_threads(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_tried_where_there_are_threads() -> None:
     """A fork could wait for their locks for ever."""
     gone = threading.Event()
     thread = threading.Thread(target=gone.wait)

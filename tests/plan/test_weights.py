@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,14 @@ def test_every_wrong_file_is_reported_at_once(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=b"", b_safetensors=b"", c_safetensors=file(header(FIRST)))
 
     assert [Path(problem.where).name for problem in problems_of(read, tmp_path)] == ["a.safetensors", "b.safetensors"]
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(checkpoint(tmp_path) / "a.safetensors")
+    (tmp_path / "b.safetensors").mkdir()
+
+    causes = [problem.cause for problem in problems_of(read, tmp_path)]
+    assert causes == ["not a regular file", "Is a directory"]
 
 
 def test_a_header_that_is_too_long_is_not_read() -> None:

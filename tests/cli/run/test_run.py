@@ -92,7 +92,7 @@ def test_a_command_is_that_process_and_proves_what_it_runs(installed: Installed,
     assert (one["overlays"], proof.code) == (["turboquant-skip-list"], 0)
 
 
-def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
+def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program) -> None:
     """The same overlays: what the server runs is then what is installed, too. Others are other code."""
     register = "import vpatch_receipt; vpatch_receipt.register()"
     with waiting(own, register) as program:
