@@ -92,11 +92,6 @@ def cases(table: Iterable[Case]) -> list[ParameterSet]:
     ]
 
 
-def with_own_turboquant(releases: Iterable[str]) -> tuple[str, ...]:
-    """Return the releases without those in `SAME_TURBOQUANT`, for tests that run vLLM's attention."""
-    return tuple(release for release in releases if release not in SAME_TURBOQUANT)
-
-
 def pending(overlay: str) -> tuple[str, ...]:
     """Return the releases on which an overlay is declared pending."""
     return tuple(release for release in RELEASES if fact(overlay, release) == "pending")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,16 +53,6 @@ def test_an_empty_list_chooses_no_overlay(linked: Trees) -> None:
         assert vpatch.verify(tree, []).overlays == ()
 
 
-@pytest.mark.parametrize("verb", [vpatch.status, vpatch.diff, vpatch.apply])
-def test_ids_may_come_from_an_iterator(linked: Trees, verb: Callable[..., vpatch.Result]) -> None:
-    try:
-        result = verb(linked("0.20.2"), iter([AUTO]))
-    except vpatch.Refused as refused:
-        result = refused.result
-
-    assert [str(problem).split(": ")[0] for problem in result.problems] == ["not applicable"]
-
-
 def test_results_are_frozen(slim: Trees) -> None:
     found = vpatch.status(slim("0.20.2"), [SKIP])
 
@@ -94,16 +83,6 @@ def test_one_drifted_overlay_prevents_every_write(linked: Trees) -> None:
         assert refused.value.problems == refused.value.result.problems
     assert contents_of(tree) == before
     assert vpatch.status(tree, [SKIP]).problems
-
-
-def test_a_named_overlay_that_is_not_applicable_fails(linked: Trees) -> None:
-    tree = linked("0.20.2")
-
-    with pytest.raises(vpatch.Failure, match=rf"not applicable: .*: {AUTO}: "):
-        vpatch.apply(tree, [AUTO])
-    with pytest.raises(vpatch.Failure, match=r"not applied: .* is not_applicable"):
-        vpatch.verify(tree, [AUTO])
-    assert vpatch.status(tree, [AUTO]).overlays[0].state == "not_applicable"
 
 
 @pytest.mark.parametrize(

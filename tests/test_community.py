@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 from vpatch.cli.main import _COMMANDS
 
-from tests.__main__ import CHECKS, CHOOSER, FORMS
+from tests.__main__ import CHOOSER, FORMS
 from tests.paths import ROOT
 
 PAGES = ("SECURITY.md", "CONTRIBUTING.md", "docs/action.md", ".github/pull_request_template.md")
@@ -62,29 +62,3 @@ def test_every_command_exists_with_its_options(name: str) -> None:
         known = {option for one in made.params for option in one.opts}
         words = takewhile(lambda word: word != "#", rest.split())
         assert {word for word in words if word.startswith("-")} <= known, f"{command}{rest}"
-
-
-def test_vulnerabilities_are_reported_in_private() -> None:
-    links = {link["name"]: link["url"] for link in load(CHOOSER)["contact_links"]}
-    address = links["Report a vulnerability"]
-
-    assert address.endswith("/security/advisories/new")
-    assert f"({address})" in (ROOT / "SECURITY.md").read_text()
-
-
-def test_the_hooks_run_the_checks_of_the_tests() -> None:
-    (repository,) = load(".pre-commit-config.yaml")["repos"]
-    entries = {hook["id"]: hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]}
-
-    assert repository["repo"] == "local"
-    assert entries == {name: [*CHECKS[name]] for name in ("ruff", "format", "mypy")}
-    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in repository["hooks"])
-
-
-def test_what_is_pinned_is_updated() -> None:
-    updates = {one["package-ecosystem"]: one for one in load(".github/dependabot.yml")["updates"]}
-
-    directories = {name: one["directory"] for name, one in updates.items()}
-    assert directories == {"uv": "/.ci", "github-actions": "/", "pip": "/"}
-    assert all(one["cooldown"]["default-days"] >= 7 for one in updates.values())
-    assert all(list(one["groups"].values()) == [{"patterns": ["*"]}] for one in updates.values())

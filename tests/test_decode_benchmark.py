@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from itertools import combinations, pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +22,11 @@ from benchmarks.decode.cases import (
     SIZES,
     WINDOWS,
     Speed,
-    layers,
     numeric_cases,
     speed_cases,
 )
-from benchmarks.decode.report import report
 from benchmarks.decode.verdicts import numeric_failure, outcome, verdicts
-from benchmarks.decode.workers import Clock, Workers
-from tests.validation.cpu.decode_cases import BITS, Case
+from benchmarks.decode.workers import Clock
 
 H200: dict[str, Any] = {
     "gpu": "NVIDIA H200",
@@ -96,17 +92,6 @@ def test_each_case_is_there_once_and_fewer_if_quick() -> None:
     assert sum(not case.correct for case in speeds) == 3
     caches = [(case.size, case.kv_heads, case.preset) for case in speeds]
     assert sum(one != other for one, other in pairwise(caches)) == len(set(caches)) - 1, "those of one cache in a row"
-
-
-def test_layers_exceed_the_l2_cache() -> None:
-    assert [layers(size) for size in (1000, 10_000_000, 10**10)] == [160, 30, 1]
-
-
-def test_the_format_is_that_of_the_tests() -> None:
-    for (preset, mine), size in product(PRESETS.items(), SIZES):
-        tested = Case(preset, size)
-        assert (mine.key_bits, mine.value_bits) == BITS[preset]
-        assert (mine.key_bytes(size), mine.slot(size)) == (tested.key_bytes, tested.slot)
 
 
 @pytest.mark.parametrize(
@@ -182,34 +167,6 @@ def test_the_outcome_of_a_run(parts: dict[str, Any], status: int, text: str) -> 
     assert found[1].startswith(text)
 
 
-def test_the_report_has_every_measurement() -> None:
-    folded = single(correct=False)
-    launch = {"rows": 16, "tile": 64}
-    times = [speed(single(), 100, 900, 120), speed(folded, 90, 900, 120), speed(single(window=4), 130, 3600, 150)]
-    broken = {**vars(single(batch=32)), "label": "large", "bytes": 1, "skipped": "needs 40.0 GiB", "flash_reason": "no"}
-    text = report(
-        record(
-            numerics=[numeric(), numeric(label="bad", ours=0.5), numeric(label="broken", error="no kernel")],
-            speed=[*times, broken],
-            tune=[{"label": "D 128", "table": launch, "best": launch, "ratio": 1.25, "tried": 40}],
-            not_run=["speed: last"],
-            dispatched="ImportError: no",
-        )
-    )
-
-    assert "NVIDIA H200 (sm_90), driver 570.1; vLLM 0.26.0, torch 2.11.0, Triton 3.6.0.\n" in text
-    assert "the kernels is not known: ImportError: no\n" in text
-    assert "- bad: relative error 5.00e-01" in text
-    assert "- broken: no kernel" in text
-    assert "| 4bit_nc, D 128, 8 x 4, batch 8, 16K | 100.0 | 900.0 | 120.0 (v3) | 9.0 | 1.20 | 0.01 |" in text
-    assert "| 4bit_nc, D 128, 8 x 4, batch 8, 16K | 100.0 | 90.0 | 10.0% |" in text
-    assert "window 4 | 130.0" in text
-    assert ">= 6 x | 9.00 (4bit_nc, D 128, 8 x 4, batch 8, 16K) | 1 | yes |" in text
-    assert "- large: needs 40.0 GiB" in text
-    assert "| rows 16, tile 64 | rows 16, tile 64 | 1.25 | 40 |" in text
-    assert text.endswith("## Not run\n\n- speed: last\n")
-
-
 def test_results_are_written_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,14 +181,6 @@ def test_results_are_written_as_they_come(
     assert kept["not_run"] == ["speed: one"]
     assert "1 cases were not run" in (tmp_path / "new/decode.md").read_text()
     assert "100.0 µs, 9.00 x vLLM's kernel, - x flash attention" in capsys.readouterr().err
-
-
-@pytest.mark.deep
-def test_workers_return_results_until_the_deadline() -> None:
-    with Workers(2) as workers:
-        assert list(workers.run(math.sqrt, [4.0], Clock(-1))) == [(4.0, None)]
-        assert dict(workers.run(math.sqrt, [4.0, 9.0], Clock(None))) == {4.0: 2.0, 9.0: 3.0}
-        assert list(workers.run(time.sleep, [60.0], Clock(0.2))) == [(60.0, None)]
 
 
 @pytest.mark.parametrize("text", ["128,8", "100,8,4", "128,0,4", "128,8,17", "a,b,c"])

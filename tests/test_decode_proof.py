@@ -57,8 +57,3 @@ def test_the_proof_has_both_parts_or_fails(
     kernels_text, _, engines = (tmp_path / "proof.md").read_text().partition("\n## Engines\n")
     assert kernels_text == ("# Decode kernels\n" if measured else "The kernels were not measured.\n")
     assert "| 8 | 4,096 | 100 (4.50) |" in engines
-
-
-def test_the_proof_needs_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert proof.main(["--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.startswith("error: no ")

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
 import vpatch
 
 from tests.conftest import Trees
@@ -57,13 +56,6 @@ PLAN = (
     ("rendering",),
 )
 
-
-def numbered(levels: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Number the levels: map each name to the index of its line."""
-    return {name: number for number, names in enumerate(levels) for name in names}
-
-
-LEVEL, CORE_LEVEL, PLAN_LEVEL = numbered(LEVELS), numbered(CORE), numbered(PLAN)
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
@@ -131,10 +123,26 @@ def within(imported: str) -> str | None:
     return rest
 
 
+@cache
 def used_by(name: str, *, typing: bool = False) -> set[str]:
     """Return vpatch's modules that a module imports anywhere."""
     found = {within(imported) for imported in imports(parsed(OURS[name]), late=True, typing=typing)}
     return {other for other in found if other is not None and other != name}
+
+
+def test_imports_point_one_way() -> None:
+    """Between the rooms, and inside `core` and `plan`. Nothing in `core` touches a disk or a network."""
+    for inside, levels in (("", LEVELS), ("core", CORE), ("plan", PLAN)):
+        level = {name: number for number, names in enumerate(levels) for name in names}
+        place = {name: placed(name, inside) for name in OURS if not inside or room(name) == inside}
+        assert {*place.values()} == level.keys()
+        for name, own in place.items():
+            used = {place[other] for other in used_by(name) if other in place} - {own}
+            assert not {other for other in used if level[other] >= level[own]}, name
+    for name in (name for name in OURS if room(name) == "core"):
+        anywhere = {imported.partition(".")[0] for imported in imports(parsed(OURS[name]), late=True)}
+        # `importlib.resources` reads what ships with an overlay: its companions and probes.
+        assert not anywhere & OUTSIDE, name
 
 
 def room(name: str) -> str:
@@ -142,43 +150,12 @@ def room(name: str) -> str:
     return name.partition(".")[0] or "vpatch"
 
 
-def core_level(name: str) -> str:
-    """Return the name that a module of `core` has in CORE."""
-    rest = name.partition(".")[2]
-    return "core" if not rest else "edits" if rest.partition(".")[0] == "edits" else rest
-
-
-def plan_level(name: str) -> str:
-    """Return the name that a module of `plan` has in PLAN."""
-    return name.partition(".")[2] or "plan"
-
-
-def test_every_module_has_a_level() -> None:
-    assert {room(name) for name in OURS} == LEVEL.keys()
-    assert {core_level(name) for name in OURS if room(name) == "core"} == CORE_LEVEL.keys()
-    assert {plan_level(name) for name in OURS if room(name) == "plan"} == PLAN_LEVEL.keys()
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_imports_point_one_way(name: str) -> None:
-    used = used_by(name)
-
-    assert not {other for other in used if room(other) != room(name) and LEVEL[room(other)] >= LEVEL[room(name)]}
-    if room(name) == "core":
-        level = CORE_LEVEL[core_level(name)]
-        inner = {other for other in used if room(other) == "core" and core_level(other) != core_level(name)}
-        assert not {other for other in inner if CORE_LEVEL[core_level(other)] >= level}
-    if room(name) == "plan":
-        others = {plan_level(other) for other in used if room(other) == "plan"}
-        assert not {other for other in others if PLAN_LEVEL[other] >= PLAN_LEVEL[plan_level(name)]}
-
-
-@pytest.mark.parametrize("name", [name for name in OURS if room(name) == "core"])
-def test_core_touches_no_disk_and_no_network(name: str) -> None:
-    anywhere = {imported.partition(".")[0] for imported in imports(parsed(OURS[name]), late=True)}
-
-    # `importlib.resources` reads what ships with an overlay: its companions and probes.
-    assert not anywhere & OUTSIDE
+def placed(name: str, inside: str) -> str:
+    """Return the name that a module has in the levels of a room, or among the rooms."""
+    if not inside:
+        return room(name)
+    rest = name.partition(".")[2] or inside
+    return "edits" if rest.startswith("edits.") else rest
 
 
 def test_no_circle() -> None:
@@ -190,10 +167,15 @@ def test_no_circle() -> None:
     assert graph.keys() - done == set()
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
+def test_the_tool_knows_no_overlay_and_few_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     runtime = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
+    for name in OURS:
+        imports_few(name, runtime)
+
+
+def imports_few(name: str, runtime: set[str]) -> None:
+    """Assert that a module imports only what it may."""
     tree = parsed(OURS[name])
 
     early = {imported.partition(".")[0] for imported in imports(tree, late=False)} - sys.stdlib_module_names
@@ -224,8 +206,12 @@ def test_an_extra_is_declared() -> None:
 CONTENT_MODULES = modules(CONTENT)
 
 
-@pytest.mark.parametrize("name", CONTENT_MODULES)
-def test_overlays_import_public_names_only(name: str) -> None:
+def test_overlays_import_public_names_only() -> None:
+    for name in CONTENT_MODULES:
+        imports_public_names(name)
+
+
+def imports_public_names(name: str) -> None:
     used = list(imports(parsed(CONTENT_MODULES[name]), late=True))
     if name.startswith("companions"):  # companions run inside vLLM, where vpatch may be missing
         allowed = sys.stdlib_module_names | {"vllm", "torch"}
@@ -286,7 +272,7 @@ def test_a_command_loads_what_it_needs(linked: Trees) -> None:
     """libcst takes a quarter of a second: a command that parses nothing does without. The catalogue needs no engine."""
     tree, only = linked("0.20.2"), "--overlay turboquant-skip-list"
     lean = ("list -q", "show -q turboquant-hybrid", "--help", "--version", "fetch --help", "apply -h")
-    commands = (*lean, *(f"{name} -q {tree} {only}" for name in ("status", "apply", "revert")), f"revert -q {tree}")
+    commands = (*lean, f"apply -q {tree} {only}", f"revert -q {tree}")
     words = (sys.executable, "-c", LOADED, *commands)
     ran = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
 

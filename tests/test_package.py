@@ -151,38 +151,6 @@ def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Pa
 
 
 @pytest.mark.deep
-def test_an_image_on_the_index_is_the_file_itself(project: Path, tmp_path: Path) -> None:
-    """A page of GitHub around the file is not an image."""
-    (project / "README.md").write_text("![a page](docs/matrix.png) [a text](docs/matrix.md#limits) [here](#use)\n")
-    for folder in PACKAGES.values():
-        (project / folder).mkdir(parents=True)
-        (project / folder / "__init__.py").touch()
-    hatch(project, "build", "-t", "wheel", "-d", tmp_path / "dist")
-
-    assert metadata(only(tmp_path / "dist", "*.whl")).get_payload() == (
-        f"![a page]({URLS['Source']}/raw/v0.0.0/docs/matrix.png) "
-        f"[a text]({URLS['Source']}/blob/v0.0.0/docs/matrix.md#limits) [here](#use)\n"
-    )
-
-
-@pytest.mark.deep
-def test_every_address_of_the_repository_has_one_owner(source: Path) -> None:
-    """Whoever forks the repository renames its owner in all files, or in none."""
-    owner, name = URLS["Source"].removeprefix("https://github.com/").split("/")
-    places = r"(?:github\.com|githubusercontent\.com|ghcr\.io|github\.io)/"
-    words = r"(?:--repo |--signer-workflow |uses: |github\.repository == ')"
-    pattern = re.compile(rf"(?:{places}|{words})([\w.-]+)/(?:{name}|vllm-openai)\b")
-    found: dict[str, set[str]] = {}
-    for path in source.rglob("*"):
-        if path.is_file() and path.suffix != ".png":
-            for one in pattern.findall(path.read_text()):
-                found.setdefault(one, set()).add(str(path.relative_to(source)))
-
-    assert len(found.pop(owner)) > 10
-    assert found == {}
-
-
-@pytest.mark.deep
 def test_the_wheel_works_where_no_source_is(wheel: Path, tmp_path: Path) -> None:
     """In a new environment: the version, the catalogue, a release fetched from the index, and the overlays on it."""
     environment(tmp_path / "venv")

@@ -10,7 +10,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from ruamel.yaml import YAML
 
 from tests.paths import ROOT
 from tests.workflows import workflow
@@ -81,10 +80,3 @@ def test_jobs_that_may_write_packages_install_by_the_script(name: str) -> None:
         steps = [str(one.get("run", "")) for one in jobs[job].get("steps", ())]
         assert not [run for run in steps if re.search(r"\b(pip|uv|uvx|pipx|npm|apt(-get)?|curl|wget)\b", run)]
         assert (".ci/install" in steps) is any(".venv/bin" in run for run in steps)
-
-
-def test_the_lock_is_kept_fresh() -> None:
-    updates = YAML(typ="safe").load(ROOT / ".github/dependabot.yml")["updates"]
-    (update,) = (one for one in updates if one["directory"] == "/.ci")
-
-    assert (update["package-ecosystem"], update["schedule"]) == ("uv", {"interval": "weekly"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from vpatch import api
 
 from tests.blocks import put
-from tests.conftest import Program, Trees
+from tests.conftest import Trees
 from tests.hybrid import COUNT
 from tests.paths import ROOT
 from tests.readme import README, STALE, overlays
@@ -25,7 +24,7 @@ PYTHON = ROOT / "docs/python.md"
 
 
 def test_patching_from_python(
-    linked: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    linked: Trees, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The interpreter that runs the example imports vLLM from a copy of the release."""
     monkeypatch.setenv("PYTHONPATH", str(linked("0.20.2")))
@@ -75,12 +74,6 @@ def test_the_first_command_does_its_work_once(tmp_path: Path, slim: Trees) -> No
     assert ran.returncode == 0, ran.stderr
     assert "it installs" not in ran.stderr
     assert f"Applied {COUNT} overlays" in ran.stderr
-
-
-def test_the_plan_fits(vpatch: Program) -> None:
-    (line,) = re.findall(r"^vpatch (plan .*)$", README.read_text(), re.MULTILINE)
-
-    assert vpatch(*shlex.split(line)).code == 0
 
 
 def test_it_is_short_and_its_table_of_overlays_is_fresh() -> None:

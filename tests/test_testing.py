@@ -72,72 +72,47 @@ def test_a_case_that_does_not_hold(slim: Trees, tmp_path: Path, case: Case, comp
     assert complaint in str(failure.value)
 
 
-def spoil(root: Path, file: str = "vllm/__init__.py") -> None:
-    """Change a file, which may be a hard link."""
-    data = (root / file).read_bytes()
-    (root / file).unlink()
-    (root / file).write_bytes(data + b"# spoilt\n")
+def spoil(root: Path, file: str) -> None:
+    """Change a file, which may be a hard link, if one is named."""
+    if file:
+        data = (root / file).read_bytes()
+        (root / file).unlink()
+        (root / file).write_bytes(data + b"# spoilt\n")
 
 
-# Each of these makes vpatch do one thing wrong, which `check` must detect.
+Fault = Callable[..., object]
 
 
-def writes_and_says_nothing(store: SitePackages, overlays: Any, _engine: object) -> object:
-    spoil(store.tree.root)
-    return changing.apply(store, overlays)
+def faulty(verb: str, *, before: str = "", after: str = "", answer: Callable[[Any], object] = lambda it: it) -> Fault:
+    """Return a verb of vpatch that spoils a file before or after its work, or answers something else."""
+
+    def run(store: SitePackages, *arguments: Any) -> object:
+        spoil(store.tree.root, before)
+        done = getattr(changing, verb)(store, *(arguments[:1] if verb == "apply" else (arguments[0], None)))
+        spoil(store.tree.root, after if verb == "revert" or done[1].changed else "")
+        return answer(done)
+
+    return run
 
 
-def says_that_it_wrote(store: SitePackages, overlays: Any, _engine: object) -> object:
-    return changing.apply(store, overlays)[0], Writes(("vllm/__init__.py",))
-
-
-def leaves_the_state(store: SitePackages, overlays: Any, _engine: object) -> object:
-    changeset, changed = changing.apply(store, overlays)
-    return type(changeset)(changeset.before, changeset.before, {}, ()), changed
-
-
-def spoils_what_it_applied(store: SitePackages, overlays: Any, _engine: object) -> object:
-    result = changing.apply(store, overlays)
-    if result[1].changed:
-        spoil(store.tree.root, FILE)
-    return result
-
-
-def does_not_verify(*_: object, **__: object) -> Verified:
-    return Verified((), (Problem("what", "where", "cause"),))
-
-
-def reverts_too_little(store: SitePackages, installed: Any, _overlays: object, _engine: object) -> None:
-    changing.revert(store, installed, None)
-    spoil(store.tree.root)
-
-
-def reverts_too_much(store: SitePackages, installed: Any, _overlays: object, _engine: object) -> None:
-    changing.revert(store, installed, None)
-    (store.tree.root / FILE).unlink()
+INIT = "vllm/__init__.py"
+WROTE = faulty("apply", answer=lambda done: (done[0], Writes((INIT,))))
+PENDS = faulty("apply", answer=lambda done: (type(done[0])(done[0].before, done[0].before, {}, ()), done[1]))
 
 
 @pytest.mark.parametrize(
     ("verb", "fault", "case", "complaint"),
     [
-        ("apply", writes_and_says_nothing, MERGED, "it says that it wrote nothing, and it did"),
-        ("apply", says_that_it_wrote, MERGED, "merged, and yet it wrote ('vllm/__init__.py',)"),
-        ("apply", says_that_it_wrote, PENDING, "the second run wrote something"),
-        ("apply", leaves_the_state, PENDING, f"{OVERLAY} is pending after it was applied"),
-        ("apply", spoils_what_it_applied, PENDING, "the second run wrote something"),
-        ("verify", does_not_verify, PENDING, "what: where: cause"),
-        ("revert", reverts_too_little, PENDING, "revert left ['vllm/__init__.py']"),
-        ("revert", reverts_too_much, PENDING, f"revert left ['{FILE}']"),
+        ("apply", faulty("apply", before=INIT), MERGED, "it says that it wrote nothing, and it did"),
+        ("apply", WROTE, MERGED, "merged, and yet it wrote ('vllm/__init__.py',)"),
+        ("apply", PENDS, PENDING, f"{OVERLAY} is pending after it was applied"),
+        ("apply", faulty("apply", after=FILE), PENDING, "the second run wrote something"),
+        ("verify", lambda *_, **__: Verified((), (Problem("what", "where", "cause"),)), PENDING, "what: where: cause"),
+        ("revert", faulty("revert", after=INIT), PENDING, "revert left ['vllm/__init__.py']"),
     ],
 )
 def test_faults_of_vpatch_fail_the_case(
-    slim: Trees,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    verb: str,
-    fault: Callable[..., object],
-    case: Case,
-    complaint: str,
+    slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, fault: Fault, case: Case, complaint: str
 ) -> None:
     monkeypatch.setattr(testing, verb, fault)
 
@@ -157,10 +132,3 @@ def test_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_of(one, "A.f") != fingerprint_of(one, "A.g")
     with pytest.raises(Lost):
         fingerprint_of(one, "A.h")
-
-
-def test_the_name_of_a_case() -> None:
-    long = Case("0.20.2", State.DRIFTED, says="what it says of it, and at great length")
-
-    assert str(long) == "0.20.2-drifted-what_it_says_of_it,_and_at_gre"
-    assert str(PENDING) == "0.20.2-pending"

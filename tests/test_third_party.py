@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Process, Program, Ran, Trees, contents_of
+from tests.conftest import Process, Program, Ran, Trees
 from tests.hybrid import INTERFACE
 from tests.matrix.git_server import git
 from tests.needs import need
@@ -68,58 +68,6 @@ def test_their_overlay_alone(here: Program, process: Process, installed: Path, l
     assert states == {THEIRS: "applied", OURS: "pending"}
     assert here("verify", tree, "--overlay", THEIRS).code == 0
     assert here("revert", tree, "--overlay", THEIRS).code == 0
-    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
-
-
-@pytest.mark.deep
-def test_any_order_gives_the_same_bytes(here: Program, linked: Trees) -> None:
-    orders = {
-        "at once": [[OURS, THEIRS]],
-        "ours first": [[OURS], [THEIRS]],
-        "theirs first": [[THEIRS], [OURS]],
-        "with a detour": [[THEIRS], [OURS], [OURS, THEIRS]],
-    }
-    results = []
-    for name, runs in orders.items():
-        tree = linked("0.20.2", name)
-        for ids in runs:
-            assert here("apply", tree, *(word for name in ids for word in ("--overlay", name))).code == 0
-        results.append(contents_of(tree))
-
-    assert results == [results[0]] * len(orders)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
-def test_reverting_one_keeps_the_other(here: Program, linked: Trees, slim: Trees, goes: str, stays: str) -> None:
-    alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
-    assert here("apply", alone, "--overlay", stays).code == 0
-    assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
-
-    assert here("revert", tree, "--overlay", goes).code == 0
-
-    assert contents_of(tree) == contents_of(alone)
-    assert here("verify", tree, "--overlay", stays).code == 0
-    assert here("revert", tree).code == 0
-    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
-
-
-@pytest.mark.deep
-def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
-    here: Program, vpatch: Program, linked: Trees, slim: Trees
-) -> None:
-    """Once the distribution is gone, vpatch cannot recompute its changes; they stay until everything is reverted."""
-    tree = linked("0.20.2")
-    assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
-
-    again = vpatch("apply", tree, "--overlay", OURS, "--json")
-    assert (again.code, again.json["changed"]) == (0, [])
-    ran = vpatch("revert", tree, "--overlay", OURS)
-    assert (ran.code, ran.out) == (1, "")
-    assert "\ncannot keep: vllm/" in ran.err
-    assert f": {THEIRS} is in it, and is not installed; " in ran.err
-    assert here("verify", tree).code == 0
-    assert vpatch("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 

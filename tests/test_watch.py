@@ -136,18 +136,6 @@ def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     assert not (checkout / "done").exists()
 
 
-@pytest.mark.deep
-def test_without_a_comparison_the_issue_stays(checkout: Path, vllm: str) -> None:
-    (checkout / "docs").unlink()
-    (checkout / "docs").mkdir()
-    (checkout / "docs/matrix.json").write_text("{}")
-
-    found = look(checkout, "main", vllm)
-
-    assert (found.code, found.told, found.outputs, found.summary) == (1, 1, {}, "")
-    assert "not a baseline: docs/matrix.json: " in found.err
-
-
 def test_upstream_text_is_contained_and_cut(checkout: Path) -> None:
     """A line of upstream text cannot end the output, and a text too long for an issue is cut between lines."""
     change = {"vllm": "main", "overlay": "a", "against": None, "before": None, "after": "drifted", "kind": "worse"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -27,9 +26,3 @@ def tree(linked: Trees) -> Path:
 def copied(slim: Trees, tmp_path: Path) -> Path:
     """A slim 0.20.2 made of copies, which the test may also write into."""
     return shutil.copytree(slim("0.20.2"), tmp_path / "copied")
-
-
-@pytest.fixture
-def whole(pristine: Trees, tmp_path: Path) -> Path:
-    """All of 0.20.2, made of hard links to the pristine release. Replace files; never write into them."""
-    return shutil.copytree(pristine("0.20.2"), tmp_path / "whole", copy_function=os.link)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from vpatch.core.catalogue import discover
 from tests.cli.conftest import rewrite
 from tests.conftest import Process, Program, Ran, Trees, environment, unchanged, untouched
 from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
+from tests.releases import pending, tiered
 
 
 @pytest.fixture
@@ -20,29 +22,6 @@ def venv(tmp_path: Path, linked: Trees) -> Path:
     (packages / "vllm.pth").write_text(f"{linked('0.20.2')}\n")
     (packages / "sitecustomize.py").write_text("import sys\nprint('hello from site')\n")
     return tmp_path / "venv"
-
-
-def test_the_second_run_touches_nothing(vpatch: Program, tree: Path) -> None:
-    first = vpatch("apply", tree, *ONLY, "--json")
-    with untouched(tree):
-        again = vpatch("apply", tree, *ONLY, "--json")
-
-    assert (first.code, again.code) == (0, 0)
-    assert {COMPANION, CONFIG} < set(first.json["changed"])
-    assert again.json["changed"] == []
-    assert again.json["overlays"] == first.json["overlays"]
-
-
-def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) -> None:
-    applied = vpatch("apply", whole, *ONLY, "--json").json["changed"]
-    ran = vpatch("revert", whole, "--json")
-
-    assert (ran.code, ran.err) == (0, "")
-    assert {COMPANION, CONFIG} < set(applied)
-    assert ran.json["changed"] == applied
-    subprocess.run(["diff", "-r", whole, pristine("0.20.2")], check=True)
-    again = vpatch("revert", whole, "--json")
-    assert (again.code, again.json["changed"]) == (0, [])
 
 
 def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
@@ -112,3 +91,19 @@ def test_the_note_of_a_shape_is_printed_once(vpatch: Program, tree: Path, monkey
     for ran in (done, asked):
         assert (ran.code, ran.err) == (0, f"note: {HYBRID}: do not do this\n")
     assert (again.code, again.err) == (0, ""), "once is enough"
+
+
+@pytest.mark.parametrize("release", tiered(pending(HYBRID), ("0.20.2",)))
+def test_patched_without_dist_info(vpatch: Program, linked: Trees, release: str) -> None:
+    tree = linked(release)
+    assert vpatch("apply", tree, *ONLY).code == 0
+    shutil.rmtree(next(tree.glob("*.dist-info")))
+
+    ran = vpatch("apply", tree, *ONLY, "--json")
+    assert (ran.code, ran.json["overlays"][0]["state"], ran.json["changed"]) == (0, "applied", [])
+    for only in ((), ONLY):
+        ran = vpatch("revert", "-q", tree, *only)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 6)
+        for line in ran.err.splitlines():
+            assert line.startswith("cannot revert: vllm/")
+            assert line.endswith("reinstall vLLM, or revert the commit that has it")

@@ -15,7 +15,7 @@ from tests.forks import output
 from tests.hybrid import ONLY as NAMED
 
 HEAD = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from vpatch import Overlay, Part, Shape
 from vpatch.core.verdict import Answer, EditFinding, Found
 
@@ -24,6 +24,7 @@ class Custom:
     file: str = "vllm/engine/arg_utils.py"
     scope: str = "EngineArgs"
     reach = ()
+    {more}
 
     def state(self, files, overlay):
         {state}
@@ -37,6 +38,7 @@ class Custom:
 overlay = Overlay(summary="Broken.", parts=(Part("part", (Shape("shape", (Custom(),)),), merged=Custom()),))
 """
 FINE = {
+    "more": "",
     "state": "return EditFinding(Found.BEFORE)",
     "apply": "files.put(self.file, files.read(self.file) + b'x = 1  # vpatch: broken\\n')",
     "ask": "return Answer(None, '')",
@@ -85,40 +87,25 @@ def test_revert_needs_no_overlay(vpatch: Program, broken: Broken, slim: Trees, t
 
 
 @pytest.mark.parametrize(
-    ("place", "line"),
+    ("source", "named", "line"),
     [
-        ("state", FAILED + "ZeroDivisionError: a fault"),
-        ("apply", FAILED + "ZeroDivisionError: a fault"),
-        ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
+        ({"state": RAISES}, (), f"{FAILED}ZeroDivisionError: a fault\n"),
+        ({"state": "raise SystemExit(0)"}, ONLY, f"{FAILED}SystemExit: 0\n"),
+        ({"apply": RAISES}, ONLY, f"{FAILED}ZeroDivisionError: a fault\n"),
+        ({"ask": RAISES}, ONLY, "overlay failed: broken: Custom raised ZeroDivisionError: a fault\n"),
+        ({"more": "odd: list = field(default_factory=list)"}, ONLY, f"{FAILED}TypeError: unhashable type: 'list'\n"),
     ],
+    ids=["state", "exit", "apply", "ask", "hash"],
 )
-def test_an_overlay_that_raises_while_it_is_used(broken: Broken, tree: Path, place: str, line: str) -> None:
-    source = HEAD.format(**{**FINE, place: RAISES})
-
+def test_an_overlay_that_raises(
+    broken: Broken, tree: Path, source: dict[str, str], named: tuple[str, ...], line: str
+) -> None:
     with unchanged(tree):
-        assert broken(source, "apply", "-q", tree, *(() if place == "state" else ONLY)) == Ran(1, "", line + "\n")
-    assert broken(source, "status", tree, *ONLY).code == 1  # it makes the edits in memory, too
+        assert broken(HEAD.format(**FINE | source), "apply", "-q", tree, *named) == Ran(1, "", line)
 
 
-def test_an_edit_whose_postcondition_fails(broken: Broken, tree: Path) -> None:
-    """The overlay's postcondition fails after its edits: a bug, and nothing is written."""
+def test_an_edit_whose_postcondition_fails_is_a_bug(broken: Broken, tree: Path) -> None:
     with unchanged(tree):
         ran = broken(HEAD.format(**FINE), "apply", tree, *ONLY)
 
-    assert (ran.code, ran.out) == (3, "")
-    assert "Traceback" in ran.err
-    assert "broken" in ran.err
-
-
-def test_an_edit_that_has_no_hash(broken: Broken, pristine: Trees) -> None:
-    source = HEAD.format(**FINE).replace("reach = ()", "reach = ()\n    odd: list = field(default_factory=list)")
-    source = source.replace("import dataclass\n", "import dataclass, field\n")
-
-    says = f"{FAILED}TypeError: unhashable type: 'list'\n"
-    assert broken(source, "status", "-q", pristine("0.20.2"), *ONLY) == Ran(1, "", says)
-
-
-def test_an_edit_that_ends_the_program(broken: Broken, pristine: Trees) -> None:
-    source = HEAD.format(**{**FINE, "state": "raise SystemExit(0)"})
-
-    assert broken(source, "status", "-q", pristine("0.20.2"), *ONLY) == Ran(1, "", f"{FAILED}SystemExit: 0\n")
+    assert (ran.code, ran.out, "Traceback" in ran.err, "broken" in ran.err) == (3, "", True, True)

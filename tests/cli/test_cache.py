@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-import vpatch.processes as vpatch_processes
 from vpatch.matrix.cache import WHEELS, Cache
 from vpatch.run.upkeep import share
 
@@ -55,13 +54,6 @@ def test_shows_and_clears(vpatch: Program, cache: Cache) -> None:
     assert (cleared["files"], cleared["releases"]) == (0, [])
     assert cleared["removed"] == {"files": 3, "bytes": there.bytes, "farms": 0}
     assert vpatch("cache", "--clear").out == f"{cache.folder}: removed 0 files, 0.0 MB\n"
-
-
-def test_makes_nothing(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-
-    assert vpatch("cache").out == f"{tmp_path}/none/vpatch: 0 files, 0.0 MB\n"
-    assert not (tmp_path / "none").exists()
 
 
 def test_needs_no_extra(cache: Cache) -> None:
@@ -127,7 +119,7 @@ def test_a_link_on_the_way_hides_no_process(
 
 
 @root_only
-def test_a_farm_stays_if_its_user_cannot_be_asked(cache: Cache, tmp_path: Path) -> None:
+def test_a_farm_stays_if_its_user_cannot_be_asked(cache: Cache) -> None:
     """A root without CAP_SETUID, as in a container: the name of the farm counts then."""
     farm = made(cache.folder / "run", 1)
     command = ("sh", "-c", "echo ready; read nothing")
@@ -148,16 +140,3 @@ def test_farms_stay_while_a_command_is_being_started(vpatch: Program, cache: Cac
 
     told = f"farms not removed: {store}: a command is being started with one; try again\n"
     assert (cleared.code, cleared.err, farm.exists()) == (1, told, True)
-
-
-def test_farms_stay_where_no_process_can_be_seen(
-    vpatch: Program, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vpatch_processes, "PROC", tmp_path / "proc")
-    store = cache.folder / "run"
-    os.utime(made(store, 1), (86400, 86400))
-    shown, cleared = vpatch("cache"), vpatch("cache", "--clear")
-
-    assert shown.out.endswith("000000000000 0.0 MB, last used 1970-01-02\n")
-    assert (shown.code, cleared.code) == (0, 1)
-    assert f"farms not removed: {store}: only Linux shows which processes run from them; remove" in cleared.err

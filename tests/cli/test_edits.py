@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of, unchanged, untouched
-from tests.hybrid import ATTENTION, COMPANION, CONFIG, COUNT, INFO, TILES
+from tests.hybrid import ATTENTION, CONFIG, INFO, ONLY, TILES
 from tests.tiers import deep
 
 WORKSPACE = "turboquant-workspace"
@@ -42,7 +42,7 @@ def stays(file: str) -> str:
 @pytest.mark.parametrize(
     ("more", "changed"),
     [
-        pytest.param((), [f"{INFO}/RECORD"], id="the same overlays"),
+        pytest.param(ONLY, [f"{INFO}/RECORD"], id="the same overlays"),
         # No run ever wrote the file with this overlay and without the edit.
         deep(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
     ],
@@ -50,7 +50,7 @@ def stays(file: str) -> str:
 def test_an_edit_that_is_undone_is_none(
     vpatch: Program, tree: Path, slim: Trees, more: Sequence[str], changed: Sequence[str]
 ) -> None:
-    vpatch("apply", tree)
+    vpatch("apply", tree, *(ONLY if more == ONLY else ()))
     edit(tree, ATTENTION)
 
     ran = vpatch("apply", tree, *more, "--json")
@@ -68,28 +68,6 @@ def test_an_edit_that_is_undone_is_none(
     assert vpatch("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == contents_of(slim("0.20.2"))
-
-
-def test_a_record_that_follows_an_edit(vpatch: Program, tree: Path) -> None:
-    vpatch("apply", tree)
-    edit(tree, ATTENTION)
-
-    ran = vpatch("apply", tree)
-
-    *_, note, outcome = ran.err.splitlines()
-    assert (note, outcome) == (f"note: {stays(ATTENTION)}", f"Updated RECORD: {COUNT} overlays are applied.")
-
-
-@pytest.mark.deep
-def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> None:
-    """`apply` made the edit the work of vpatch, and `revert` removed it."""
-    vpatch("apply", tree)
-    edit(tree, COMPANION)
-
-    assert stays(COMPANION) in notes(vpatch, "apply", tree, "--overlay", TILES)
-
-    with unchanged(tree):
-        assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {COMPANION}: ")
 
 
 @pytest.mark.deep

@@ -14,9 +14,6 @@ from tests.tiers import deep
 
 TOML = {
     "deep": holding(b"base = ", b"[" * 5_000),
-    "deep keys": holding(b"a", b".b" * 5_000, b" = 1"),
-    "deep tables": holding(b"[a", b".b" * 5_000, b"]"),
-    "long": holding(b"a = 1\n" * 60_000),
     "other types": holding(b"project = 1\ntags = 2\nbase = [3]\nindex = 4\n"),
     "inner types": holding(b"[project]\nentry-points = [1]\n[[index]]\nurl = 1\n"),
 }

@@ -75,37 +75,22 @@ def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
     assert module.read_text() == "# mine"
 
 
-BAD_NAMES = {
-    **dict.fromkeys(["My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", ""], "joined by hyphens"),
-    "class": "is a keyword of Python",
-    "turboquant-tiles": "is the id of an installed overlay: choose another",
-}
-
-
-@pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_no_overlay_can_have(vpatch: Program, tmp_path: Path, name: str) -> None:
-    ran = vpatch("new", "--", name, tmp_path)
-
-    assert ran.code == 2
-    assert BAD_NAMES[name] in ran.err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
-    ("project", "says"),
+    ("name", "project", "code", "says"),
     [
-        ("[project", "cannot read: "),
-        ('[project.entry-points."vpatch.overlays"]\nx = "gone"\n', "its entry point vpatch.overlays names gone"),
+        *((name, "", 2, "joined by hyphens") for name in ("My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", "")),
+        ("class", "", 2, "is a keyword of Python"),
+        ("turboquant-tiles", "", 2, "is the id of an installed overlay: choose another"),
+        ("my-fix", "[project", 1, "cannot read: "),
+        ("my-fix", '[project.entry-points."vpatch.overlays"]\nx = "gone"\n', 1, "vpatch.overlays names gone"),
     ],
-    ids=["not TOML", "no package"],
 )
-def test_a_project_that_cannot_be_read(vpatch: Program, tmp_path: Path, project: str, says: str) -> None:
+def test_what_is_refused(vpatch: Program, tmp_path: Path, name: str, project: str, code: int, says: str) -> None:
     (tmp_path / "pyproject.toml").write_text(project)
 
-    ran = vpatch("new", "my-fix", tmp_path)
+    ran = vpatch("new", "--", name, tmp_path)
 
-    assert ran.code == 1
-    assert says in ran.err
+    assert (ran.code, says in ran.err) == (code, True), ran
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
 
 

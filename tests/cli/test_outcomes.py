@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Program, Ran
+from tests.conftest import Program, Ran, unchanged
 from tests.hybrid import CONFIG, COUNT, DEFAULT, HYBRID, INFO, TILES
 from tests.tiers import deep
 
@@ -125,7 +125,7 @@ def test_files_with_verbose(vpatch: Program) -> None:
     assert "changed:" not in undid
 
 
-def test_check_and_dry_run_are_two_answers(vpatch: Program, tree: Path) -> None:
-    for options, code in ((("--dry-run",), 0), (("--check",), 1), (("--check", "--dry-run"), 2)):
-        assert vpatch("apply", *options, "site-packages").code == code
-    assert not (tree / "vllm/_vpatch").exists()
+def test_check_and_dry_run_are_two_answers_and_write_nothing(vpatch: Program, tree: Path) -> None:
+    with unchanged(tree):
+        for options, code in ((("--dry-run",), 0), (("--check",), 1), (("--check", "--dry-run"), 2)):
+            assert vpatch("apply", *options, "site-packages").code == code

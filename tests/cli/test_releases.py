@@ -1,9 +1,8 @@
-"""On every release: apply all default overlays, compile, apply again, verify, revert; also one by one in any order."""
+"""On every release: apply all default overlays, compile, apply again, verify, revert; and revert one by one."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from vpatch.core.catalogue import discover, select
@@ -39,30 +38,6 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> N
         assert vpatch("verify", tree).code == 0
         assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == before
-
-
-def orders(release: str) -> Iterator[tuple[str, ...]]:
-    """Yield the reverse of the overlays' own order, and another; `overlays/test_orders.py` has every pair."""
-    some = list(todo(release))
-    yield tuple(reversed(some))
-    random.Random(release).shuffle(some)  # noqa: S311 - for a test
-    yield tuple(some)
-
-
-ORDERS = {
-    f"{release} {' '.join(order)}": (release, order)
-    for release in FIRST
-    for order in orders(release)
-    if len(order) > 1 and order != todo(release)
-}
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(("release", "order"), ORDERS.values(), ids=ORDERS)
-def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tuple[str, ...]) -> None:
-    read = locate(slim(release)).read
-
-    assert together(read, *((one,) for one in order)) == together(read, todo(release))
 
 
 @pytest.mark.deep

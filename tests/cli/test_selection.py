@@ -21,11 +21,6 @@ def shown(vpatch: Program, command: str, tree: Path, *arguments: str) -> dict[st
     return {one["id"]: one["state"] for one in vpatch(command, tree, *arguments, "--json").json["overlays"]}
 
 
-def test_with_adds_to_the_default(vpatch: Program, tree: Path) -> None:
-    assert list(shown(vpatch, "status", tree)) == DEFAULT
-    assert list(shown(vpatch, "status", tree, "--with", TILES)) == sorted([*DEFAULT, TILES])
-
-
 @pytest.mark.deep
 def test_an_opt_in_overlay_is_there_once_it_is_applied(vpatch: Program, tree: Path) -> None:
     """Before, `status` left it out, `verify` listed it unasked, and `apply` did not know of it."""
@@ -77,20 +72,12 @@ def test_a_list_of_overlays(vpatch: Program, typed: str, again: str) -> None:
     assert ran.err.endswith(f" takes one overlay: repeat it, as in `vpatch {again}`\n")
 
 
-def test_what_with_names_must_apply(vpatch: Program, tree: Path) -> None:
-    """The user asked for an overlay that does nothing here."""
-    ran = vpatch("apply", tree, "--with", "turboquant-auto-dtype", "--json")
-
-    assert ran.code == 1
-    assert [problem["what"] for problem in ran.json["problems"]] == ["not applicable"]
-    assert shown(vpatch, "status", tree)["ct-fp8-lm-head"] == "applied"
-
-
 @pytest.mark.parametrize("ids", [HYBRID, [HYBRID], iter([HYBRID])])
 def test_one_id_may_be_a_string(tree: Path, ids: Sequence[str]) -> None:
     assert [verdict.id for verdict in api.status(tree, ids).overlays] == [HYBRID]
 
 
+@pytest.mark.deep
 def test_also_from_python(tree: Path) -> None:
     done = api.apply(tree, also="receipt")
 

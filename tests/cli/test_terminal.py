@@ -12,7 +12,7 @@ import pytest
 from vpatch.cli.wording import table
 from vpatch.core.catalogue import discover, select
 
-from tests.conftest import Process, Program, Trees
+from tests.conftest import Process, Trees
 from tests.forks import output
 from tests.hybrid import HYBRID, ONLY
 from tests.terminals import written
@@ -31,18 +31,15 @@ done
 """
 
 
-def test_a_pipe_gets_plain_lines(child: Process, slim: Trees) -> None:
-    ran = child("status", slim("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"})
+def test_a_terminal_gets_colors_and_a_pipe_plain_lines(child: Process, slim: Trees) -> None:
+    tree = slim("0.20.2")
+    piped = child("status", tree, *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"})
+    seen = written("status", tree, *ONLY)
 
-    assert (ran.code, ran.out) == (0, f"  {HYBRID}  pending\n")
-    assert ESCAPE not in ran.err
-
-
-def test_a_terminal_gets_colors(slim: Trees) -> None:
-    seen = written("status", slim("0.20.2"), *ONLY)
-
+    assert (piped.code, piped.out, ESCAPE in piped.err) == (0, f"  {HYBRID}  pending\n", False)
     assert f"  {HYBRID}  {ESCAPE}33mpending{ESCAPE}0m" in seen
     assert seen.splitlines()[-1].startswith(f"{ESCAPE}32m1 overlay ready to apply: ")
+    assert ESCAPE not in written("status", tree, *ONLY, "--json")
 
 
 def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,19 +60,11 @@ def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("value", "color"), [("1", False), ("", True)])
-def test_no_color(slim: Trees, tmp_path: Path, value: str, *, color: bool) -> None:
+def test_no_color(tmp_path: Path, value: str, *, color: bool) -> None:
     """By no-color.org: NO_COLOR counts if it is set and not empty."""
     env = {"NO_COLOR": value}
 
-    assert (ESCAPE in written("status", slim("0.20.2"), *ONLY, env=env)) is color
     assert (ESCAPE in written("status", tmp_path, env=env)) is color
-
-
-def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
-    seen = written("status", slim("0.20.2"), *ONLY, "--json")
-
-    assert seen.startswith('{"schema": 1, ')
-    assert seen.count("\n") == 1
 
 
 def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
@@ -100,7 +89,6 @@ def test_bash_completes() -> None:
         "vpatch ": (
             "status diff apply revert verify run ps doctor plan matrix fetch cache build test inspect tag list show new"
         ),
-        "vpatch doctor --py": "--python",
         "vpatch show turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",
     }
@@ -135,10 +123,3 @@ def test_a_remark_that_does_not_fit_stands_below() -> None:
         "  another-one  merged",
     ]
     assert next(line.text for line in table(ROWS, None)).endswith("  a few words that do not fit in one line")
-
-
-def test_list_says_what_is_opt_in(vpatch: Program) -> None:
-    listed = {item["id"]: item["opt_in"] for item in vpatch("list", "--json").json["overlays"]}
-    lines = vpatch("list").out.splitlines()
-
-    assert [line.partition(":")[0] for line in lines] == [f"{k}{' (opt-in)' * v}" for k, v in listed.items()]

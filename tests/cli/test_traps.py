@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,37 +29,24 @@ sys.meta_path.append(Finder)
 """
 
 # Each setting by which git takes a program, and those by which it fetches what a partial clone lacks.
+PROGRAMS = {
+    "core": "fsmonitor pager editor sshCommand askPass gitProxy alternateRefsCommand",
+    'diff "evil"': "textconv command",
+    'filter "evil"': "clean smudge process",
+    "diff": "external",
+    "pager": "describe ls-tree",
+    "gpg": "program",
+    "credential": "helper",
+}
 SETTINGS = """
 [core]
 repositoryFormatVersion = 1
-fsmonitor = {trap}
-pager = {trap}
-editor = {trap}
-sshCommand = {trap}
-askPass = {trap}
-gitProxy = {trap}
-alternateRefsCommand = {trap}
 hooksPath = {hooks}
 worktree = {top}
-[diff]
-external = {trap}
-[diff "evil"]
-textconv = {trap}
-command = {trap}
 [filter "evil"]
-clean = {trap}
-smudge = {trap}
-process = {trap}
 required = true
-[pager]
-describe = {trap}
-ls-tree = {trap}
 [alias]
 ls-tree = "!{trap}"
-[gpg]
-program = {trap}
-[credential]
-helper = {trap}
 [extensions]
 partialClone = origin
 [protocol "ext"]
@@ -68,6 +56,7 @@ promisor = true
 url = ext::{trap}
 uploadpack = {trap}
 """
+SETTINGS += "".join(f"[{at}]\n{name} = {{trap}}\n" for at, names in PROGRAMS.items() for name in names.split())
 
 
 @dataclass(frozen=True)
@@ -149,25 +138,17 @@ class Ground:
         return at
 
 
-def share(ground: Ground) -> list[str | Path]:
+Kind = Callable[[Ground], list[str | Path]]
+
+
+def share(folder: str, *, vllm: bool = True) -> Kind:
     """A site-packages whose interpreter lies three folders above it."""
-    ground.interpreters(ground.top / "share")
-    return [ground.site(ground.top / "share/lib" / PYTHON / "site-packages")]
 
+    def make(ground: Ground) -> list[str | Path]:
+        ground.interpreters(ground.top / "share")
+        return [ground.site(ground.top / "share" / folder, vllm=vllm) if folder else ground.top / "share"]
 
-def debian(ground: Ground) -> list[str | Path]:
-    ground.interpreters(ground.top / "share")
-    return [ground.site(ground.top / "share/lib/python3/dist-packages")]
-
-
-def without_vllm(ground: Ground) -> list[str | Path]:
-    ground.interpreters(ground.top / "share")
-    return [ground.top / "share"]
-
-
-def empty_site(ground: Ground) -> list[str | Path]:
-    ground.interpreters(ground.top / "share")
-    return [ground.site(ground.top / "share/lib" / PYTHON / "site-packages", vllm=False)]
+    return make
 
 
 def venv(ground: Ground) -> list[str | Path]:
@@ -178,18 +159,14 @@ def venv_without_vllm(ground: Ground) -> list[str | Path]:
     return [ground.venv(ground.top / "venv", vllm=False)]
 
 
-def with_a_finder(ground: Ground) -> list[str | Path]:
-    """An editable install of which only code knows where it is."""
+def editable(ground: Ground, finder: str = "") -> list[str | Path]:
+    """An editable install of which a file, or only code, knows where it is."""
     (packages,) = (ground.venv(ground.top / "venv", vllm=False) / "lib").glob("python3*/site-packages")
-    (packages / "__editable___vllm_finder.py").write_text(FINDER.format(root=str(ground.checkout(ground.top / "src"))))
-    ground.code(packages / "__editable___vllm_finder.py")
-    (packages / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n")
-    return [ground.top / "venv"]
-
-
-def editable(ground: Ground) -> list[str | Path]:
-    (packages,) = (ground.venv(ground.top / "venv", vllm=False) / "lib").glob("python3*/site-packages")
-    (packages / "__editable__.vllm.pth").write_text(f"{ground.checkout(ground.top / 'src')}\n")
+    src = ground.checkout(ground.top / "src")
+    (packages / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n" if finder else f"{src}\n")
+    if finder:
+        (packages / "__editable___vllm_finder.py").write_text(finder.format(root=str(src)))
+        ground.code(packages / "__editable___vllm_finder.py")
     return [ground.top / "venv"]
 
 
@@ -219,37 +196,19 @@ def here(ground: Ground) -> list[str | Path]:
 
 
 def here_without_vllm(ground: Ground) -> list[str | Path]:
-    with_a_finder(ground)
+    editable(ground, FINDER)
     (ground.top / "venv").rename(ground.top / "cwd/.venv")
     return []
 
 
 FIRST = (checkout, here)
 DEEP = (
-    share,
-    without_vllm,
-    venv,
-    editable,
-    debian,
-    empty_site,
-    venv_without_vllm,
-    with_a_finder,
-    worktree,
-    of_another_user,
-    here_without_vllm,
+    *(share(f"lib/{PYTHON}/site-packages"), share("lib/python3/dist-packages"), share("")),
+    *(share(f"lib/{PYTHON}/site-packages", vllm=False), venv, venv_without_vllm, editable, worktree, of_another_user),
+    *(here_without_vllm, partial(editable, finder=FINDER)),
 )
-Kind = Callable[[Ground], list[str | Path]]
-COMMANDS = (
-    *(("status", *ONLY), ("diff", *ONLY), ("verify",), ("apply", "--dry-run", *ONLY), ("apply", "--check", *ONLY)),
-    *(
-        ("apply", *ONLY),
-        ("verify", *ONLY),
-        ("doctor", *ONLY),
-        ("doctor", "--run", *ONLY),
-        ("revert", *ONLY),
-        ("revert",),
-    ),
-)
+READING = (("status", *ONLY), ("diff", *ONLY), ("verify",), ("apply", "--dry-run", *ONLY), ("doctor", *ONLY))
+COMMANDS = (*READING, ("apply", *ONLY), ("verify", *ONLY), ("doctor", "--run", *ONLY), ("revert", *ONLY), ("revert",))
 SOME = (("status", *ONLY), ("apply", *ONLY), ("verify", *ONLY), ("doctor", "--run", *ONLY), ("revert",))
 WITHOUT_TREE = (("run", "--export", "farm", *ONLY), ("plan", "--model", "Qwen/Qwen3.6-35B-A3B"))
 

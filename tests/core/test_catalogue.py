@@ -117,14 +117,6 @@ def test_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal() == [f"no overlays: {GROUP}: no installed distribution has this entry point"]
 
 
-def test_an_unknown_id() -> None:
-    known = ", ".join(item.id for item in discover())
-
-    assert [str(problem) for problem in problems_of(select, discover(), ("nonsense", OURS[0].id, "rubbish"))] == [
-        f"no such overlay: {name}: known: {known}" for name in ("nonsense", "rubbish")
-    ]
-
-
 @pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
 def test_our_overlays_have_their_cases_and_explanations(item: Catalogued) -> None:
     """Each table of cases has a pending and a drifted case and, if a release is merged, a merged one."""

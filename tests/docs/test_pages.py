@@ -70,15 +70,6 @@ def test_the_guide_has_no_other_code() -> None:
     assert len(EXCERPTS) == GUIDE.count("```python\n") >= 8
 
 
-def test_no_answer_of_the_faq_is_long() -> None:
-    """An answer has at most five lines, and a command."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs/faq.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    answers = re.split(r"^##+ .*\n", text, flags=re.MULTILINE)
-
-    assert len(answers) > 15
-    assert [answer for answer in answers if len(answer.strip().splitlines()) > 5] == []
-
-
 def test_the_summary_of_the_validation_is_short_and_its_numbers_are_in_the_tables() -> None:
     text = (ROOT / "docs/validation.md").read_text()
     summary, _, evidence = text.removeprefix("# Validation\n").partition("<!-- cpu")

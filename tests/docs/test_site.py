@@ -21,7 +21,6 @@ from vpatch.core.overlay import Catalogued
 from tests.docs.conftest import REPOSITORY, Page, mkdocs, read
 from tests.paths import ROOT
 from tests.releases import FACTS, RELEASES, fact
-from tests.workflows import step, workflow
 
 OVERLAYS = [item for item in discover() if item.id in FACTS]
 BESIDE = re.compile(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/([^#]+)")
@@ -145,15 +144,3 @@ def test_the_navigation_has_every_page_once() -> None:
     written = [file[1:] for file in files if not file.startswith(tuple(config["exclude_docs"].split()))]
 
     assert sorted(pages) == sorted([*written, "overlays/index.md", "command-line.md"])
-
-
-def test_the_workflow_builds_for_everybody_and_publishes_from_main_only() -> None:
-    docs = workflow("docs")
-
-    assert ".venv/bin/mkdocs build --strict\n" in step("docs", "build", "site")["run"]
-    assert docs["on"] == {"push": {"branches": ["main"]}, "pull_request": None}
-    assert docs["jobs"]["build"]["permissions"] == {"contents": "read"}
-    assert docs["jobs"]["publish"]["if"].startswith("github.event_name == 'push' && ")
-    (upload,) = (one for one in docs["jobs"]["build"]["steps"] if one.get("with", {}).get("path"))
-    assert upload["with"]["path"] == "site"
-    assert "/site/\n" in (ROOT / ".gitignore").read_text()

@@ -44,53 +44,29 @@ def hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> Config:
     layers = random.choice((6, 8, 11, 13, 18, 24, 30))
     kinds = kinds or [FULL if (index + 1) % interval == 0 else LINEAR for index in range(layers)]
     key_heads = ranks * random.choice((1, 2, 4))
-    text = (
-        SMALL
-        | heads_of(random, ranks)
-        | {
-            "model_type": kind if kind == "qwen3_next" else f"{kind}_text",
-            "num_hidden_layers": len(kinds),
-            "layer_types": list(kinds),
-            "full_attention_interval": interval,
-            "head_dim": random.choice((64, 128, 192, 256)),
-            "linear_num_key_heads": key_heads,
-            "linear_num_value_heads": key_heads * random.choice((1, 2, 3)),
-            "linear_key_head_dim": random.choice((64, 128, 128)),
-            "linear_value_head_dim": random.choice((64, 128, 128)),
-            "linear_conv_kernel_dim": random.choice((2, 4, 4)),
-            "mamba_ssm_dtype": random.choice(("float32", "float32", "bfloat16")),
-            "dtype": "bfloat16",
-        }
-    )
+    text = SMALL | heads_of(random, ranks) | {"num_hidden_layers": len(kinds), "layer_types": list(kinds)}
+    text |= {"model_type": kind if kind == "qwen3_next" else f"{kind}_text", "full_attention_interval": interval}
+    text |= {"head_dim": random.choice((64, 128, 192, 256)), "dtype": "bfloat16"}
+    text |= {"linear_num_key_heads": key_heads, "linear_num_value_heads": key_heads * random.choice((1, 2, 3))}
+    text |= {f"linear_{side}_head_dim": random.choice((64, 128, 128)) for side in ("key", "value")}
+    text |= {"linear_conv_kernel_dim": random.choice((2, 4, 4))}
+    text |= {"mamba_ssm_dtype": random.choice(("float32", "float32", "bfloat16"))}
     if kind != "qwen3_5":
         text |= EXPERTS | {"shared_expert_intermediate_size": 64}
     if kind == "qwen3_next":
-        return text | {"architectures": [NAMES[kind]]}
+        return text | named(kind)
     text["mtp_num_hidden_layers"] = 1
-    return {
-        "architectures": [NAMES[kind]],
-        "model_type": kind,
-        "text_config": text,
-        "vision_config": {"model_type": kind},
-    }
+    return named(kind) | {"text_config": text, "vision_config": {"model_type": kind}}
 
 
 def dense(random: Random, ranks: int) -> Config:
     """Draw a model whose layers all have full attention."""
     kind = random.choice(("qwen3", "llama"))
     heads = heads_of(random, ranks)
-    return (
-        SMALL
-        | heads
-        | {
-            "hidden_size": 8 * heads["num_attention_heads"],
-            "architectures": [NAMES[kind]],
-            "model_type": kind,
-            "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
-            "head_dim": random.choice((64, 72, 80, 96, 128, 256)),
-            "dtype": random.choice(("bfloat16", "bfloat16", "float16")),
-        }
-    )
+    text = SMALL | heads | named(kind) | {"hidden_size": 8 * heads["num_attention_heads"]}
+    text |= {"num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28))}
+    text |= {"head_dim": random.choice((64, 72, 80, 96, 128, 256))}
+    return text | {"dtype": random.choice(("bfloat16", "bfloat16", "float16"))}
 
 
 def windowed(random: Random, ranks: int, pattern: int = 0) -> Config:
@@ -101,12 +77,8 @@ def windowed(random: Random, ranks: int, pattern: int = 0) -> Config:
         pattern = 2
     kinds = ["sliding_attention" if (index + 1) % pattern else FULL for index in range(layers)]
     heads = heads_of(random, ranks)
-    text = (
-        SMALL
-        | heads
-        | {"model_type": kind, "architectures": [NAMES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
-        | {"head_dim": random.choice((64, 128)), "sliding_window": random.choice((128, 512, 1024, 4096))}
-    )
+    text = SMALL | heads | named(kind) | {"num_hidden_layers": layers, "dtype": "bfloat16"}
+    text |= {"head_dim": random.choice((64, 128)), "sliding_window": random.choice((128, 512, 1024, 4096))}
     text |= {"hidden_size": 8 * heads["num_attention_heads"]}  # transformers wants a multiple
     if kind == "gpt_oss":
         text |= {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64}
@@ -122,11 +94,10 @@ def _made(random: Random, ranks: int, kind: str) -> Config:
     heads = heads_of(random, ranks)
     text = SMALL | heads | {"dtype": "bfloat16", "hidden_size": 64 * heads["num_attention_heads"]}
     text |= _own(random, ranks, kind)
-    head = {"architectures": [NAMES[kind]], "model_type": kind}
     if kind not in TOWERS:
-        return text | head
+        return text | named(kind)
     within = {"text_config": text | {"model_type": f"{kind}_text"}, "vision_config": {"model_type": TOWERS[kind]}}
-    return head | {"tie_word_embeddings": False} | within
+    return named(kind) | {"tie_word_embeddings": False} | within
 
 
 def _own(random: Random, ranks: int, kind: str) -> Config:
@@ -153,25 +124,14 @@ def _gemma4(random: Random, ranks: int) -> Config:
     kv_heads = max(ranks, random.choice((2, 4, 8)))
     kinds = ["sliding_attention" if (index + 1) % pattern else "full_attention" for index in range(layers - 1)]
     rope = {"rope_type": "default", "rope_theta": 10_000.0}
-    return {
-        "num_hidden_layers": layers,
-        "layer_types": [*kinds, "full_attention"],
-        "num_attention_heads": 2 * kv_heads,
-        "num_key_value_heads": kv_heads,
-        "num_global_key_value_heads": max(ranks, kv_heads // 4) if equal else None,
-        "attention_k_eq_v": equal,
-        "head_dim": random.choice((128, 256)),
-        "global_head_dim": random.choice((256, 512)),
-        "sliding_window": random.choice((512, 1024)),
-        "num_kv_shared_layers": random.choice((0, 0, 2)),
-        "hidden_size_per_layer_input": 16,
-        "vocab_size_per_layer_input": 512,
-        "rope_parameters": {"sliding_attention": rope, "full_attention": rope},
-        "hidden_activation": "gelu_pytorch_tanh",
-        "rms_norm_eps": 1e-6,
-        "attention_bias": False,
-        "tie_word_embeddings": True,
-    }
+    text = {"num_hidden_layers": layers, "layer_types": [*kinds, "full_attention"], "attention_k_eq_v": equal}
+    text |= {"num_attention_heads": 2 * kv_heads, "num_key_value_heads": kv_heads, "attention_bias": False}
+    text |= {"num_global_key_value_heads": max(ranks, kv_heads // 4) if equal else None}
+    text |= {"head_dim": random.choice((128, 256)), "global_head_dim": random.choice((256, 512))}
+    text |= {"sliding_window": random.choice((512, 1024)), "num_kv_shared_layers": random.choice((0, 0, 2))}
+    text |= {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 512, "rms_norm_eps": 1e-6}
+    text |= {"rope_parameters": {"sliding_attention": rope, "full_attention": rope}, "tie_word_embeddings": True}
+    return text | {"hidden_activation": "gelu_pytorch_tanh"}
 
 
 def latent(kind: str = "", rank: int = 0) -> Maker:
@@ -181,31 +141,15 @@ def latent(kind: str = "", rank: int = 0) -> Maker:
 
 def _latent(random: Random, _ranks: int, given: str, rank: int) -> Config:
     kind = given or random.choice(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"))
-    return SMALL | {
-        "model_type": kind,
-        "architectures": [NAMES[kind]],
-        "num_hidden_layers": random.choice((2, 3, 5, 12)),
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "q_lora_rank": random.choice((None, 64)),
-        "kv_lora_rank": rank or random.choice((256, 512)),
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 192
-        if kind.startswith("glm")
-        else 128
-        if kind == "deepseek_v32"
-        else random.choice((64, 128)),
-        "v_head_dim": 256 if kind.startswith("glm") else 128,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-        "num_nextn_predict_layers": 1,
-        "dtype": "bfloat16",
-    }
+    glm, sparse = kind.startswith("glm"), kind == "deepseek_v32"
+    text: Config = SMALL | EXPERTS | named(kind) | {"num_hidden_layers": random.choice((2, 3, 5, 12))}
+    text |= {"dtype": "bfloat16"}
+    text |= {"num_attention_heads": 8, "num_key_value_heads": 8, "q_lora_rank": random.choice((None, 64))}
+    text |= {"kv_lora_rank": rank or random.choice((256, 512)), "qk_rope_head_dim": 64}
+    text |= {"qk_nope_head_dim": 192 if glm else 128 if sparse else random.choice((64, 128))}
+    text |= {"v_head_dim": 256 if glm else 128, "n_routed_experts": 8, "n_shared_experts": 1}
+    text |= {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1}
+    return {key: text[key] for key in text if key != "num_experts"}
 
 
 def stateful(kind: str) -> Maker:
@@ -216,12 +160,8 @@ def stateful(kind: str) -> Maker:
 def _stateful(random: Random, ranks: int, kind: str) -> Config:
     heads, layers = heads_of(random, ranks), random.choice((8, 11, 16, 24))
     size, each = random.choice((64, 128)), random.choice((3, 4, 6))
-    text: dict[str, Any] = (
-        SMALL
-        | heads
-        | {"model_type": kind, "architectures": [NAMES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
-        | {"hidden_size": size * heads["num_attention_heads"]}
-    )
+    text: dict[str, Any] = SMALL | heads | named(kind) | {"num_hidden_layers": layers, "dtype": "bfloat16"}
+    text |= {"hidden_size": size * heads["num_attention_heads"]}
     mamba_heads = ranks * random.choice((2, 4, 8))
     groups = random.choice([1, *(count for count in (2, 4) if not mamba_heads % count and not count % ranks)])
     kinds = [FULL if index % each == 2 else LINEAR for index in range(layers)]
@@ -256,16 +196,13 @@ def kimi(random: Random, ranks: int) -> Config:
     layers, each, heads = random.choice((4, 8, 11, 27)), random.choice((3, 4, 4)), 2 * ranks * random.choice((1, 2, 8))
     numbers, rank = range(1, layers + 1), random.choice((256, 512))
     full = [number for number in numbers if number % each == 0 or number == layers]
-    linear: dict[str, Any] = {
-        "full_attn_layers": full,
-        "kda_layers": [number for number in numbers if number not in full],
-    }
+    linear: dict[str, Any] = {"full_attn_layers": full, "kda_layers": [at for at in numbers if at not in full]}
     linear |= {"num_heads": heads, "head_dim": random.choice((64, 128)), "short_conv_kernel_size": 4}
     text = SMALL | EXPERTS | {"num_attention_heads": heads, "num_hidden_layers": layers, "linear_attn_config": linear}
     text |= {"kv_lora_rank": rank, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
     text |= {"v_head_dim": 128, "mla_use_nope": True, "num_experts_per_token": 2, "num_shared_experts": 1}
     text |= {"first_k_dense_replace": 1, "hidden_size": 8 * heads, "dtype": "bfloat16"}
-    return text | {"model_type": "kimi_linear", "architectures": [NAMES["kimi_linear"]]}
+    return text | named("kimi_linear")
 
 
 def zamba(random: Random, ranks: int) -> Config:
@@ -276,7 +213,7 @@ def zamba(random: Random, ranks: int) -> Config:
     text |= {"n_mamba_heads": heads * random.choice((1, 2)), "mamba_ngroups": 1, "num_mem_blocks": 2}
     text |= {"mamba_d_state": random.choice((64, 128)), "adapter_rank": 8, "mamba_d_conv": 4}
     text |= {"layers_block_type": ["hybrid" if index % each == 1 else "mamba" for index in range(layers)]}
-    return text | {"model_type": "zamba2", "architectures": [NAMES["zamba2"]]}
+    return text | named("zamba2")
 
 
 def bailing(random: Random, ranks: int) -> Config:
@@ -285,7 +222,7 @@ def bailing(random: Random, ranks: int) -> Config:
     text = BAILING | SMALL | heads | EXPERTS | {"num_nextn_predict_layers": 1, "num_shared_experts": 1}
     text |= {"num_hidden_layers": random.choice((2, 3, 20)), "hidden_size": 64 * heads["num_attention_heads"]}
     text |= {"head_dim": random.choice((64, 128)), "first_k_dense_replace": random.choice((0, 1)), "dtype": "bfloat16"}
-    return text | {"model_type": kind, "architectures": [NAMES[kind]]}
+    return text | named(kind)
 
 
 def nemotron(random: Random, ranks: int) -> Config:
@@ -294,6 +231,11 @@ def nemotron(random: Random, ranks: int) -> Config:
     names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
     kept = {key: text[key] for key in text if key != "hybrid_override_pattern"}
     return kept | {"layers_block_type": [names[letter] for letter in text["hybrid_override_pattern"]]}
+
+
+def named(kind: str) -> Config:
+    """Return what names an architecture in a config."""
+    return {"architectures": [NAMES[kind]], "model_type": kind}
 
 
 def heads_of(random: Random, ranks: int) -> dict[str, int]:

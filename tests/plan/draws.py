@@ -34,7 +34,7 @@ UNEQUAL = WIDE | {"num_key_value_heads": 3, "num_attention_heads": 6}
 UNEQUAL |= {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Draw:
     """A config.json, engine arguments as vLLM names them, the bytes that a GPU has for its KV cache, and the GPU."""
 
@@ -44,41 +44,15 @@ class Draw:
     budget: int
     capability: tuple[int, int] = HOPPER
 
-    @property
-    def hybrid(self) -> bool:
-        """Whether it mixes attention with layers that keep a state."""
-        kind = str(self.config["model_type"])
-        return "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", "zamba2", *STATEFUL)
-
-    @property
-    def listed(self) -> bool:
-        """Whether it is a Nemotron-H whose layers are in a list."""
-        return self.config["model_type"] == "nemotron_h" and "layers_block_type" in self.config
-
-    @property
-    def windowed(self) -> bool:
-        """Whether layers have a sliding window or chunks."""
-        return bool(self.text.get("sliding_window") or self.text.get("attention_chunk_size"))
-
-    @property
-    def text(self) -> dict[str, Any]:
-        """The config of the language model."""
-        return dict(self.config.get("text_config", self.config))
-
-    @property
-    def dtype(self) -> str:
-        """The type of its KV cache."""
-        return str(self.arguments["kv_cache_dtype"])
-
-    @property
-    def stages(self) -> int:
-        """How many GPUs share the layers."""
-        return int(self.arguments["pipeline_parallel_size"])
-
-    @property
-    def speculative(self) -> int:
-        """Tokens of multi-token prediction."""
-        return int(self.arguments.get("speculative_config", {}).get("num_speculative_tokens", 0))
+    def __post_init__(self) -> None:
+        """Note what the tests ask: whether it mixes attention with states, has windows or chunks, and its options."""
+        kind, asked = str(self.config["model_type"]), self.arguments
+        self.text: dict[str, Any] = self.config.get("text_config", self.config)
+        self.hybrid = "qwen3_5" in kind or kind in ("qwen3_next", "kimi_linear", "zamba2", *STATEFUL)
+        self.listed = kind == "nemotron_h" and "layers_block_type" in self.config
+        self.windowed = bool(self.text.get("sliding_window") or self.text.get("attention_chunk_size"))
+        self.dtype, self.stages = str(asked["kv_cache_dtype"]), int(asked["pipeline_parallel_size"])
+        self.speculative = int(asked.get("speculative_config", {}).get("num_speculative_tokens", 0))
 
 
 Case = tuple[Maker, int, Any, dict[str, Any], dict[str, Any]]

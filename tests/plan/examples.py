@@ -15,6 +15,24 @@ from vpatch.plan.defaults import Preset, gpu
 from vpatch.plan.deployment import Deployment, Gpu, Release, release_of
 from vpatch.plan.models import load
 
+from tests.plan.configs import named
+
+R1 = named("DeepseekV3ForCausalLM", num_hidden_layers=61, num_attention_heads=128, hidden_size=7168)
+FLASH = named("Glm4MoeLiteForCausalLM", num_hidden_layers=47, num_attention_heads=20)
+# As Kimi-Linear-48B-A3B, with eight of its layers.
+KIMI = named(
+    "KimiLinearForCausalLM",
+    num_hidden_layers=8,
+    hidden_size=2304,
+    linear_attn_config={
+        "kda_layers": [1, 2, 3, 5, 6, 7],
+        "full_attn_layers": [4, 8],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    },
+)
+
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 FOUR_BITS = "turboquant_4bit_nc"

@@ -112,37 +112,26 @@ def test_uncounted_memory() -> None:
     assert found.memory.left.likely < 0
 
 
+SHORT: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048}
+ONE_BLOCK = SHORT | {"enable_prefix_caching": True}
+LING = model_of(named("BailingMoeV2ForCausalLM", num_nextn_predict_layers=1), "", name="Ling")
+NO_DRAFTS, LEFT_OUT = (
+    "Qwen3ForCausalLM has no layers of multi-token predi",
+    "is loaded without its layers of multi-token",
+)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "what", "cause"),
     [
         (dense(), {"max_model_len": 50_000}, "too long for the model", "50,000 tokens, of 40,960 that the model was"),
-        (dense(), {"speculative_tokens": 2}, "--speculative 2", "Qwen3ForCausalLM has no layers of multi-token predi"),
+        (dense(), {"speculative_tokens": 2}, "--speculative 2", NO_DRAFTS),
         (hybrid(), {"speculative_tokens": 2}, "", ""),
-        (
-            model_of(named("BailingMoeV2ForCausalLM", num_nextn_predict_layers=1), "", name="Ling"),
-            {"speculative_tokens": 1},
-            "--speculative 1",
-            "BailingMoeV2ForCausalLM is loaded without its layers of multi-token prediction",
-        ),
+        (LING, {"speculative_tokens": 1}, "--speculative 1", LEFT_OUT),
         # A block that no batch holds is refused with prefix caching, up to 0.26.
-        (
-            hybrid(),
-            {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048, "enable_prefix_caching": True},
-            "--max-num-batched-tokens 2048",
-            "a block, which is 4,096 tokens: 4,112",
-        ),
-        (hybrid(), {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048}, "", ""),
-        (
-            hybrid(),
-            {
-                "vllm": "0.27.0",
-                "kv_cache_dtype": FOUR_BITS,
-                "max_num_batched_tokens": 2048,
-                "enable_prefix_caching": True,
-            },
-            "",
-            "",
-        ),
+        (hybrid(), ONE_BLOCK, "--max-num-batched-tokens 2048", "a block, which is 4,096 tokens: 4,112"),
+        (hybrid(), SHORT, "", ""),
+        (hybrid(), ONE_BLOCK | {"vllm": "0.27.0"}, "", ""),
         # A process takes memory before vLLM asks whether its share is free.
         (hybrid(), {"gpu_memory_utilization": 1.0}, "--gpu-memory-utilization 1", "is not free"),
     ],

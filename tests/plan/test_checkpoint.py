@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import BOTH, CHUNKED, FULL, LINEAR, MLP, MOE, SLIDING, Attention
+from vpatch.plan import BOTH, CHUNKED, FULL, GIB, LINEAR, MLP, MOE, SLIDING, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.failures import problem_of, problems_of
 from tests.plan.configs import CONFIGS, named
+from tests.plan.examples import weights_of
 from tests.validation.cpu.models import CONFIGS as REAL
 
 QWEN3 = named("Qwen3ForCausalLM")
@@ -47,6 +46,16 @@ def test_a_hybrid_is_read_from_its_text_config() -> None:
     assert (model.draft_layers, model.tower is not None, model.unknown) == (1, True, ())
 
 
+def test_an_audio_tower_weighs() -> None:
+    config = named("Gemma4ForConditionalGeneration")
+    heard, deaf = (
+        weights_of(model_of(one, "", name="x")).vision
+        for one in (config | {"audio_config": {"model_type": "gemma4_audio"}}, config)
+    )
+
+    assert heard - deaf == pytest.approx(0.57 * GIB, rel=0.02)
+
+
 def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
     folder = tmp_path / "Some-Model"
     folder.mkdir()
@@ -59,6 +68,7 @@ def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
 
 GRANITE, NEMOTRON, KIMI = "GraniteMoeHybridForCausalLM", "NemotronHForCausalLM", "KimiLinearForCausalLM"
 GLM = named("Glm4MoeForCausalLM")
+LLAMA_4 = "Llama4ForConditionalGeneration"
 BLOCKS = ["mamba", "hyena", "moe", "attention"]
 MULTIPLE = "of which 32 heads are no multiple"
 
@@ -97,10 +107,13 @@ MULTIPLE = "of which 32 heads are no multiple"
         (QWEN3_5 | {"vision_config": [1]}, "vision_config is a list, not an object"),
         (QWEN3 | {"num_hidden_layers": None}, "missing key: num_hidden_layers"),
         ({"architectures": ["New"]}, "missing key: num_hidden_layers or n_layer or n_layers or num_layers"),
+        (named("Gemma4ForCausalLM", num_hidden_layers=6, num_kv_shared_layers=2), "num_kv_shared_layers is 2, and"),
+        (named(LLAMA_4, no_rope_layers=[0, 2]), "text_config.no_rope_layers is not a list of 4 times 0 or 1"),
+        (named("GlmMoeDsaForCausalLM", index_topk_pattern=3), "index_topk_pattern is no text and no list"),
         # vLLM itself wants a head size of GLM.
         ({key: GLM[key] for key in GLM if key != "head_dim"}, "missing key: head_dim"),
     ],
-    ids=range(26),
+    ids=range(29),
 )
 def test_an_impossible_config_is_refused(config: dict[str, Any], problem: str) -> None:
     line = problem if problem.startswith("missing") else f"wrong value: {problem}"
@@ -117,63 +130,23 @@ def test_every_problem_is_reported_at_once() -> None:
     ]
 
 
-def write(tmp_path: Path, data: bytes) -> Path:
-    path = tmp_path / "config.json"
-    path.write_bytes(data)
-    return path
-
-
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
         (b"", "it is not JSON: "),
-        (json.dumps(QWEN3).encode()[:-5], "it is not JSON: "),
         (b"[]", "its JSON is a list, not an object"),
         (b"null", "its JSON is null, not an object"),
-        (b'{"a":' * 200_000, "it is not JSON: it nests more than 64 deep"),
         (b"[" * 200_000, "it is not JSON: it nests more than 64 deep"),
-        (b'{"num_hidden_layers": NaN}', "it is not JSON: NaN is not a number of JSON"),
-        (b'{"num_hidden_layers": ' + b"9" * 5000 + b"}", "it is not JSON: "),
-        (b"\xff\xfe\x00{", "it is not JSON: "),
         (b" " * 20_000_000, "it has 20,000,000 bytes, more than 16,777,216"),
     ],
-    ids=range(10),
+    ids=range(5),
 )
 def test_a_file_without_a_config_is_refused(data: bytes, cause: str, tmp_path: Path) -> None:
-    problem = problem_of(read, write(tmp_path, data).parent)
+    (tmp_path / "config.json").write_bytes(data)
+    problem = problem_of(read, tmp_path)
 
     assert (problem.what, problem.where) == ("cannot be read", str(tmp_path / "config.json"))
     assert problem.cause.startswith(cause)
-
-
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    made = {name: tmp_path / name for name in ("none", "fifo", "folder", "loop")}
-    for folder in made.values():
-        folder.mkdir()
-    os.mkfifo(made["fifo"] / "config.json")
-    (made["folder"] / "config.json").mkdir()
-    (made["loop"] / "config.json").symlink_to("config.json")
-
-    problems = {name: problem_of(read, folder) for name, folder in made.items()}
-
-    assert all(problem.where == str(tmp_path / name / "config.json") for name, problem in problems.items())
-    assert {name: problem.cause for name, problem in problems.items()} == {
-        "none": "No such file or directory",
-        "fifo": "not a regular file",
-        "folder": "Is a directory",
-        "loop": "Too many levels of symbolic links",
-    }
-
-
-def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    write(tmp_path, json.dumps(QWEN3).encode())
-    for module, name in ((os, "open"), (Path, "is_dir")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, refuse)
-            assert re.search(r"cannot be read: .*: Permission denied", str(problem_of(read, tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -189,9 +162,10 @@ def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: 
         (named("Zamba2ForCausalLM", use_long_context=True), "positions are extended: use_long_context"),
         (named(KIMI, attn_res_block_size=4), "layers as in Kimi K3: attn_res_block_size"),
         (named(KIMI, mla_use_nope=False), "latent attention has rotary positions"),
+        (named("DeepseekV3ForCausalLM", kv_lora_rank=None), "attention is not latent: kv_lora_rank is null"),
         (QWEN3 | {"architectures": None}, "what the layers of a config that names no architecture keep"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_not_modeled_is_named_and_bounded(config: dict[str, Any], reason: str) -> None:
     model = model_of(config, "config.json", name="some")
@@ -200,6 +174,15 @@ def test_what_is_not_modeled_is_named_and_bounded(config: dict[str, Any], reason
     assert model.unknown[0].startswith(reason)
     assert set(model.layers) == {FULL}
     assert model.state is None
+
+
+def test_layers_that_a_config_lists() -> None:
+    chunks = [model_of(named(LLAMA_4, **text), "", name="x").layers for text in ({"no_rope_layers": [0, 1, 1, 0]}, {})]
+    assert chunks == [(FULL, CHUNKED, CHUNKED, FULL), (CHUNKED, CHUNKED, CHUNKED, FULL)]
+
+    latent = model_of(named("GlmMoeDsaForCausalLM", index_topk_pattern="FFSS"), "", name="x").attention.latent
+    assert latent
+    assert latent.shares == {2, 3}, "an indexer"
 
 
 def test_bounds_take_the_largest_of_what_differs_by_layer() -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
 from vpatch.installation import how_to_add
@@ -33,7 +31,6 @@ HARD = (
     *("'a'", '"a"', "|", ">", "?", "---", "...", "a\nb", "a\r\n", "\ta", "\x7f", "\x85", "\u2028", "\ufeff"),
     *("\U0001f600", "\\", "\\n", "x" * 999, "$HOME", "${HOME}", "$$", "$", "${a:-b}", "a$", "$${a}"),
 )
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.sampled_from(HARD)
 
 
 def read(text: str, version: str = "1.2") -> Any:
@@ -78,15 +75,6 @@ def test_compose_files_are_valid(files: list[Path]) -> None:
     assert len(files) == len(presets()) + 1
 
 
-def test_the_schema_finds_what_is_wrong(files: list[Path], tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(files[0].read_text().replace("retries: 3", "retry: 3"))
-    ran = subprocess.run([*CHECK, wrong], capture_output=True, text=True, check=False)
-
-    assert ran.returncode == 1
-    assert "'healthcheck'" in ran.stdout
-
-
 @pytest.mark.parametrize("one", [deep(one) if number % 8 else one for number, one in enumerate(presets())])
 def test_it_is_the_container_of_docker_run(one: Any) -> None:
     meant, deployed = preset_deployment(one)
@@ -113,16 +101,6 @@ def test_strings_are_read_back_unchanged(version: str) -> None:
     assert found["command"][0] == "no"
     assert found["command"][-len(HARD) :] == list(HARD)
     assert found["environment"] == ["HF_TOKEN", "A=$HOME", "B=yes"]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
-def test_any_string_is_read_back_unchanged(extra: list[str], name: str) -> None:
-    found = service(compose(bare_model(name), bare_deployment(extra=tuple(extra)), ()))
-
-    inside = name if not name.startswith("/") else found["volumes"][-1]["target"]
-    assert found["command"][0] == inside
-    assert found["command"][-len(extra) :] == extra
 
 
 def test_a_folder_is_mounted() -> None:

@@ -12,11 +12,10 @@ from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
 from vpatch.plan.defaults import gpu
 from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
-from vpatch.plan.models import load
 from vpatch.plan.verdict import plan
 
 from tests.failures import problems_of
-from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid, weights_of
+from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid
 
 BIG = hybrid(MOE, 66.5)
 
@@ -130,14 +129,6 @@ def test_gpus_share_the_weights(stages: int) -> None:
 
     size = next(item.size for item in found.memory.items if item.name == "weights")
     assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
-
-
-def test_a_vision_tower_that_is_not_loaded_takes_nothing() -> None:
-    model = load(MOE)
-    whole, text = (fit(model, deployment(language_model_only=only)) for only in (False, True))
-    sizes = [found.memory.items[0].size.likely for found in (whole, text)]
-
-    assert sizes[0] - sizes[1] == weights_of(model).vision > 0.8 * GIB
 
 
 def test_requests_that_are_not_served_are_a_problem() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,78 +187,60 @@ def test_the_quantization_may_be_beside_the_config(hub: Hub, cache: Path) -> Non
 
 
 GATED = "it is gated, private or not there; accept its terms there and set HF_TOKEN"
+OTHER = "the hub sends another part of it than was asked for"
+NO_TEMPLATE = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "cause"),
-    [
-        (401, "GatedRepo", f"the hub answers 401: {GATED}"),
-        (403, "", f"the hub answers 403: {GATED}"),
-        (404, "RepoNotFound", "there is no such model"),
-        (503, "", "the hub answers 503"),
-        (429, "", "the hub answers 429"),
-    ],
-)
-def test_a_refusal_is_reported(status: int, code: str, cause: str, hub: Hub) -> None:
+def without(hub: Hub, name: str) -> None:
+    del hub.files[name]
+
+
+def answering(status: int, code: str = "", file: str = "config.json") -> Callable[[Hub], object]:
+    return lambda hub: hub.refusals.update({file: (status, code)})
+
+
+def setting(name: str, value: str) -> Callable[[Hub], object]:
+    return lambda hub: setattr(hub, name, value)
+
+
+MAIN = "config.json of somebody/Some-Model (main): "
+FAULTS: dict[str, tuple[Callable[[Hub], object], str]] = {
+    "gated": (answering(401, "GatedRepo"), f"{MAIN}the hub answers 401: {GATED}"),
+    "private": (answering(403), f"{MAIN}the hub answers 403: {GATED}"),
+    "no model": (answering(404, "RepoNotFound"), f"{MAIN}there is no such model"),
+    "down": (answering(503), f"{MAIN}the hub answers 503"),
+    "no config": (lambda hub: without(hub, "config.json"), ": it has no config.json"),
+    "no JSON": (lambda hub: hub.files.update({"config.json": b"<html>"}), ": it is not JSON"),
+    "no file": (lambda hub: without(hub, "a.safetensors"), ": the index names it, and it is not there"),
+    "no header": (answering(500, file="b.safetensors"), "b.safetensors of somebody/Some-Model ("),
+    "another range": (setting("ranges", "another"), f"): {OTHER}"),
+    "no length": (setting("ranges", "unsaid"), f"): {OTHER}"),
+    "endless": (setting("ranges", "endless"), ": the hub does not say how long it is"),
+    "cut config": (setting("cut", "config.json"), "cannot download: config.json of somebody/Some-Model ("),
+    "cut index": (setting("cut", "model.safetensors.index.json"), "model.safetensors.index.json of somebody/Some"),
+    "cut header": (setting("cut", "a.safetensors"), "cannot download: a.safetensors of somebody/Some-Model ("),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_the_hub_does_wrong_is_reported(fault: str, hub: Hub) -> None:
+    harm, says = FAULTS[fault]
     publish(hub)
-    hub.refusals["config.json"] = status, code
+    harm(hub)
 
-    (problem,) = refused()
-    assert (problem.what, problem.where) == ("cannot download", "config.json of somebody/Some-Model (main)")
-    assert problem.reason == cause
+    line = str(refused()[0])
+    assert says in line
+    assert "\n" not in line
 
 
-def test_what_the_hub_lacks_is_reported(hub: Hub) -> None:
+def test_names_that_the_hub_does_not_have(hub: Hub) -> None:
     publish(hub)
 
-    assert refused("nobody/nothing")[0].cause.startswith("the hub answers 401: it is gated, private or not there")
+    assert refused("nobody/nothing")[0].cause == f"the hub answers 401: {GATED}"
     assert refused(revision="v9")[0].cause == "there is no revision v9"
     assert refused("no-slash")[0].cause == "the hub has names of the form ORGANISATION/NAME only"
     # Of a recorded model, the hub may have more revisions.
     assert refused("Qwen3.6-27B", "next")[0].where == "config.json of Qwen/Qwen3.6-27B (next)"
-    del hub.files["config.json"]
-    assert refused()[0].cause == "it has no config.json"
-
-
-def test_every_missing_file_is_reported(hub: Hub) -> None:
-    publish(hub)
-    del hub.files["a.safetensors"]
-    hub.refusals["b.safetensors"] = (500, "")
-
-    causes = [problem.cause for problem in refused()]
-    assert causes == ["the index names it, and it is not there", "the hub answers 500"]
-
-
-@pytest.mark.parametrize("cut", ["config.json", "model.safetensors.index.json", "a.safetensors"])
-def test_a_truncated_answer_is_reported(cut: str, hub: Hub) -> None:
-    publish(hub)
-    hub.cut = cut
-
-    (problem,) = refused()
-    assert problem.what == "cannot download"
-    assert problem.where.startswith(f"{cut} of somebody/Some-Model (")
-    assert "\n" not in problem.cause
-
-
-def test_a_config_that_is_not_json_or_too_long_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.files = {"config.json": b"<html>"}
-    assert refused()[0].cause.startswith("it is not JSON")
-
-    monkeypatch.setattr(models, "CONFIG_BYTES", 5)
-    assert refused()[0].cause == "it is longer than 5 bytes"
-
-
-OTHER = "the hub sends another part of it than was asked for"
-
-
-@pytest.mark.parametrize(
-    ("ranges", "cause"), [("another", OTHER), ("unsaid", OTHER), ("endless", "the hub does not say how long it is")]
-)
-def test_wrong_ranges_are_reported(ranges: str, cause: str, hub: Hub) -> None:
-    publish(hub)
-    hub.ranges = ranges
-
-    assert [problem.cause for problem in refused()] == [cause, cause]
 
 
 def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,15 +249,10 @@ def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypa
     assert download().weights
 
     monkeypatch.setattr(models, "FIRST", 64)
-    assert {problem.cause for problem in refused()} == {OTHER}
-
-
-def test_an_unreachable_hub_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-
+    assert {problem.cause for problem in refused()} == {OTHER}, "every wrong file"
+    monkeypatch.setattr(models, "CONFIG_BYTES", 5)
+    assert refused()[0].cause == "it is longer than 5 bytes"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", NO_TEMPLATE)
     assert "refused" in refused()[0].cause
 
 

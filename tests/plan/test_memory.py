@@ -15,10 +15,11 @@ from vpatch.plan.defaults import defaults, gpu, in_second_runner
 from vpatch.plan.deployment import KERNEL_BLOCK, Deployment
 from vpatch.plan.fit import fit
 from vpatch.plan.memory import CONTEXT_GRANULE, TILE, Item, account, counts_graphs
+from vpatch.plan.weights import with_total
 from vpatch_overlays.companions import turboquant_tiles
 
 from benchmarks.calibrate import STARTS
-from tests.plan.examples import FOUR_BITS, dense, deployment, hybrid, traits
+from tests.plan.examples import FLASH, FOUR_BITS, R1, dense, deployment, hybrid, traits, weights_of
 from tests.releases import RELEASES, tiered, tree_of
 
 # Hidden size, width of the MLP, vocabulary and experts of models that llm-d-planner measured.
@@ -182,3 +183,37 @@ def test_a_language_model_alone_has_no_tower() -> None:
 
     assert alone.memory.kv_cache.likely - whole.memory.kv_cache.likely > 12 * GIB
     assert {item.name for item in alone.memory.items} == {item.name for item in whole.memory.items}
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def latent(config: dict[str, Any]) -> Model:
+    return model_of(config, "config.json", name="some")
+
+
+def test_a_quantized_up_projection_is_kept_once_more() -> None:
+    plain, quantized = (weights_of(latent(config)) for config in (R1, R1 | {"quantization_config": FP8}))
+
+    assert plain.added == 0
+    assert quantized.added == 512 * 128 * (128 + 128) * 2
+    given = weights_of(with_total(latent(R1 | {"quantization_config": FP8}), 700))
+    assert given.added == 0  # what is given is what the weights take once they are loaded
+
+
+def test_ranks_do_not_divide_what_makes_the_latent() -> None:
+    found = latent(R1)
+    of_one, of_two = (fit(found, deployment("0.33.0", "H200", tensor_parallel_size=ranks)) for ranks in (1, 2))
+    whole = 61 * 7168 * (1536 + 576) * 2
+
+    assert weights_of(found).whole == whole
+    assert 2 * of_two.memory.items[0].size.likely - of_one.memory.items[0].size.likely == pytest.approx(whole, abs=2)
+
+
+def test_the_workspace_for_cached_tokens_is_not_counted() -> None:
+    found = latent(FLASH)
+    memory = fit(found, deployment("0.33.0", "H100", max_model_len=4096, max_num_seqs=256)).memory
+    (workspace,) = (item for item in memory.items if item.name == "MLA workspace")
+
+    assert not workspace.counted
+    assert workspace.size.likely == 8 * 4096 * 576 * 2

@@ -40,21 +40,6 @@ def test_a_row_is_exact(row: Printed) -> None:
 
 
 @ROWS
-def test_a_block_more_or_less_moves_the_result(row: Printed) -> None:
-    _, deployment, laid = planned(row.preset)
-    size, before = laid.bytes_per_block[0], computed(row)
-    whole = -(int(row.kv_cache * GIB) % size)
-
-    assert computed(row, whole) == computed(row, whole + size - 1) == before
-    for step in (-1, 1):
-        after = computed(row, step * size)
-        assert after.blocks == before.blocks + step
-        assert after.concurrency == (before.blocks + step) / before.blocks_per_request
-        assert after.tokens == int(after.concurrency * deployment.max_model_len)
-        assert after.slots == after.blocks // len(laid.groups) * laid.block_size
-
-
-@ROWS
 def test_the_rows_are_within_the_estimates_bounds(row: Printed) -> None:
     """The recorded weights are the card's; the rest of vLLM's share is estimated.
 

@@ -113,11 +113,6 @@ def test_each_need_has_a_reason() -> None:
     assert after[HEAD].because.startswith("the output head is fp8-block of compressed-tensors; vLLM 0.24.0: ")
 
 
-@pytest.mark.parametrize("build", ["0.20.2rc1", "0.20.2.dev7+g01d4d1ad3", "0.20.2+cu129", "0.20.2.post1"])
-def test_a_build_is_as_its_release(build: str) -> None:
-    assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE, VERIFIES}
-
-
 def mine(**answer: Any) -> tuple[Catalogued, ...]:
     """Return an overlay of another package."""
     return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **answer), ""),)
@@ -295,21 +290,3 @@ def test_what_is_block_fp8(tmp_path: Path, model: dict[str, Any], *, blocks: boo
     (tmp_path / "config.json").write_text(json.dumps(model))
 
     assert read(tmp_path, weights_gib=1.0).block_fp8 is blocks
-
-
-@pytest.mark.parametrize(
-    ("vllm", "card", "wanted"),
-    [
-        ("0.23.0", "5090", False),
-        ("0.24.0", "5090", True),
-        ("0.24.0", "H100", False),
-        ("0.26.0", "5090", False),
-        ("0.27.1", "PRO 6000", True),
-        ("0.28.0", "5090", False),
-    ],
-)
-def test_block_fp8_on_consumer_cards(vpatch: Program, tmp_path: Path, vllm: str, card: str, *, wanted: bool) -> None:
-    ran = planned(vpatch, tmp_path, {**DENSE, "quantization_config": BLOCKS}, vllm, card)
-
-    assert (DEEPGEMM in needed_of(ran)) is wanted
-    assert (DEEPGEMM in ran.json["commands"].get("apply", "")) is wanted

@@ -38,15 +38,6 @@ MADE = {
 }
 WRONG = {
     "unknown option": (("--max-model-length", "32768"), "unrecognized arguments: --max-model-length 32768"),
-    "left over": (("another",), "unrecognized arguments: another"),
-    "no number": (("--max-num-seqs", "many"), "argument --max-num-seqs: invalid int value: 'many'"),
-    "no JSON": (("--speculative-config", "{method: mtp}"), "Value {method: mtp} cannot be converted"),
-    "unknown cache dtype": (("--kv-cache-dtype", "int5"), "(invalid choice|Invalid kv_cache_dtype): 'int5'"),
-    "unknown tool parser": (
-        ("--enable-auto-tool-choice", "--tool-call-parser", "qwen9"),
-        "no parser qwen9 among .*qwen3_coder",
-    ),
-    "no tool parser": (("--enable-auto-tool-choice",), "--enable-auto-tool-choice requires --tool-call-parser"),
     "unknown reasoning parser": (("--reasoning-parser", "qwen9"), "no parser qwen9 among .*qwen3"),
 }
 """Arguments, and the messages that refuse them."""

@@ -111,13 +111,3 @@ def test_a_record_that_has_less(tmp_path: Path, change: dict[str, Any], numbers:
     assert isinstance(row, Row)
     assert (row.error is not None, row.exact) == (True, None)
     assert {one.name for one in row.found.numbers} & {"weights", "KV cache", "tokens"} == numbers
-
-
-@pytest.mark.parametrize(
-    ("change", "line"), [({"log": []}, "cannot use this log: one: it is empty"), ({"shape": None}, "unknown shape: ")]
-)
-def test_a_record_that_is_of_no_use_says_why(tmp_path: Path, change: dict[str, Any], line: str) -> None:
-    (tmp_path / "one.json").write_text(json.dumps(json.loads(RECORD.read_text()) | change))
-
-    (failure,) = rows(tmp_path)
-    assert str(failure).startswith(line)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Weights
 from vpatch.plan.checkpoint import read
@@ -228,19 +226,3 @@ def test_weights_of_an_unknown_architecture_are_in_its_layers(tmp_path: Path) ->
     assert read(checkpoint(tmp_path, config)).weights is None
     weights = weights_of(read(tmp_path, weights_gib=1))
     assert (weights.loaded, weights.layers) == (GIB, (GIB // 3,) * 3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_damage_is_reported_or_harmless(data: st.DataObject) -> None:
-    whole = bytearray(file(header(FIRST)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, 400))] = data.draw(st.integers(0, 255))
-
-    try:
-        found = tensor_sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
-    except Failure as failure:
-        problems = failure.problems
-        assert len(problems) == 1
-    else:
-        assert sum(found.values()) <= len(whole)

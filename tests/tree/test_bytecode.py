@@ -152,20 +152,6 @@ def test_what_cannot_be_read_is_named(source: Path) -> None:
         bytecode.stale(source)
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_after_a_change_the_new_code_runs(sandbox: Sandbox, mode: Mode) -> None:
-    source = written(sandbox.root / "vllm/engine/m.py", OLD)
-    compiled(source, mode)
-    folder = source.parent
-    assert what_runs(folder) == "old"
-
-    sandbox.settle({"vllm/engine/m.py": NEW})
-    os.utime(source, (1_600_000_000, 1_600_000_000))
-
-    assert what_runs(folder) == "new"
-    assert not (folder / "__pycache__").exists()
-
-
 def test_stale_code_of_files_that_stay_goes(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     source = sandbox.root / "vllm/engine/m0.py"

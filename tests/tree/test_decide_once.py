@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import untouched
-from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
+from tests.hybrid import HYBRID, UPSTREAMS
 
 CHOSEN = select(discover(), (HYBRID, "turboquant-skip-list"))
 
@@ -88,27 +87,6 @@ def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter
         assert (changeset.problems, writes.changed) == ((), ())
         assert (calls["decide"], calls["lock"]) == (1, 0)
         assert max(count for path, count in reads.items() if path.startswith(f"{tree}/vllm/")) == 1
-
-
-def test_apply_decides_anew_if_something_differs(
-    tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = SitePackages.lock
-    file = tree / ARG_UTILS
-
-    @contextmanager
-    def waiting(seen: SitePackages) -> Iterator[None]:
-        with real(seen):
-            file.write_bytes(file.read_bytes() + b"# of another program\n")
-            yield
-
-    monkeypatch.setattr(SitePackages, "lock", waiting)
-    changeset, writes = apply(SitePackages(locate(tree)), CHOSEN)
-
-    assert ARG_UTILS in writes.changed
-    assert file.read_bytes() == changeset.files[ARG_UTILS]
-    assert file.read_bytes().endswith(b"# of another program\n")
-    assert calls == {"parse": 2, "decide": 2, "lock": 1}
 
 
 @pytest.mark.parametrize("only", [None, HYBRID])

@@ -135,15 +135,3 @@ def test_the_file_that_refuses_is_named(prepared: Prepared, path: str, run: str,
     assert says in settle(sandbox, desired, NOBODY)
     (sandbox.root / path).chmod(0o755)
     assert settle(sandbox, desired, NOBODY) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "run"), [(BYTECODE, "revert"), (DROPPED, "revert some"), (f"{KEPT}/stray/file", "revert some")]
-)
-def test_an_immutable_file_is_named(prepared: Prepared, path: str, run: str) -> None:
-    sandbox, desired = prepared(run)
-
-    with flagged(sandbox.root / path, "i"):
-        assert settle(sandbox, desired) == [f"cannot remove: {path}: it is immutable (chattr +i)"]
-
-    assert settle(sandbox, desired) == []

@@ -128,11 +128,3 @@ def test_it_may_have_the_only_originals(vpatch: Program, left: Path) -> None:
     vpatch("revert", left)
 
     assert contents_of(left) == before
-
-
-def test_two_installations_are_refused(vpatch: Program, left: Path) -> None:
-    (left / INFO / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.20.2\n")
-
-    ran = vpatch("status", *ANOTHER, left)
-
-    assert ran.err.startswith(f"more than one vllm: {left}: {INFO} and {NEW}: ")

@@ -15,6 +15,7 @@ from vpatch.errors import Failure
 from vpatch.tree import guard as module
 from vpatch.tree.guard import file_system, lock, locked, mount
 
+from tests.conftest import unchanged
 from tests.tree.conftest import INFO, Sandbox, in_a_child
 
 METADATA = f"{INFO}/METADATA"
@@ -98,3 +99,11 @@ def test_a_system_that_does_not_tell(sandbox: Sandbox, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "read_text", read_text)
     assert file_system(0) is None
     assert sandbox.settle(sandbox.first)
+
+
+def test_the_lock_leaves_nothing(sandbox: Sandbox) -> None:
+    with unchanged(sandbox.root), lock(sandbox.tree), unchanged(sandbox.root):
+        pass
+
+    with lock(sandbox.tree, patience=0):
+        pass

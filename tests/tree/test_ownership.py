@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox
+from tests.needs import root_only
+from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, another_user, give_away
 
 ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
@@ -123,3 +124,12 @@ def test_a_file_system_without_attributes(sandbox: Sandbox, monkeypatch: pytest.
         assert sandbox.settled(sandbox.first)
     else:
         assert "input/output error" in str(sandbox.refused(sandbox.first))
+
+
+@root_only
+def test_files_of_another_owner(sandbox: Sandbox) -> None:
+    give_away(sandbox.root)
+    os.chown(sandbox.root / MODULE, 0, 0)
+
+    with another_user():
+        assert f"cannot write: {MODULE}: its owner or mode cannot be kept" in str(sandbox.refused(sandbox.first))

@@ -61,22 +61,6 @@ def test_revert_refuses_what_a_user_edited(sandbox: Sandbox, path: str) -> None:
     assert sandbox.snapshot() == pristine
 
 
-def test_apply_goes_on_from_an_edited_file_and_revert_still_refuses(sandbox: Sandbox) -> None:
-    sandbox.settle(sandbox.first)
-    edit = sandbox.first[MODULE] + b"mine = 1\n"
-    sandbox.write(MODULE, edit)
-    more = sandbox.second | {MODULE: edit + b"two = 2  # vpatch: two\n"}
-
-    for desired in (sandbox.first | {MODULE: edit}, more):
-        sandbox.settle(desired, allow_edited=True)
-        assert (sandbox.root / MODULE).read_bytes() == desired[MODULE]
-        assert sandbox.settled(desired)
-        assert edited(sandbox.tree) == (MODULE,)
-        assert untrue(sandbox.tree, desired) == []
-        assert backup.originals(sandbox.tree)[MODULE] == sandbox.modules[MODULE]
-        assert refuse_edit(MODULE) in str(sandbox.refused({}))
-
-
 def test_a_file_put_in_place_anew_is_the_new_original(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     new = b"value = 'of another release'\n"

@@ -5,8 +5,6 @@ Two versions of a package are simulated. They differ in what they insert, in the
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,10 +17,8 @@ from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import Contents, Program, contents_of, unchanged, untouched
-from tests.tiers import deep
-from tests.tree.conftest import git, in_memory, row
-from tests.tree.steps import Step, at_each_step
+from tests.conftest import Program, contents_of, unchanged, untouched
+from tests.tree.conftest import git, row
 
 ONE, TWO, THREE = (f"vllm/{name}.py" for name in ("one", "two", "three"))
 COMPANION, GONE = "vllm/_vpatch/demo.py", "vllm/_vpatch/gone.py"
@@ -164,37 +160,6 @@ def test_others_that_do_not_fit_are_named(store: SitePackages, install: Callable
     assert vpatch("apply", "--json", root).json["upgraded"] == []
     assert f"Nothing was written: misfit does not fit this vLLM. {others}" in ran.err
     assert set(api.apply(root, ["demo", "other"]).affected) == {"demo", "other"}
-
-
-@pytest.mark.parametrize(("old", "every"), [("everything", 9), *(deep(one, 1) for one in OLD)])
-def test_a_kill_at_any_step(old: str, every: int) -> None:
-    """No file is ever the stock one, or part of one; the next run completes the upgrade.
-
-    What a kill leaves is what is on the disk then: one run, with a copy of the tree for one in `every` steps.
-    """
-    with in_memory() as folder:
-        wanted, store = fresh(folder, NEW, OTHER), make(folder / "tree")
-        apply(store, [OLD[old], OTHER])
-        before, left = contents_of(store.tree.root), list[Path]()
-
-        def fault(step: Step) -> None:
-            if step.number % every == 0 and (step.name != "open" or step.args[1] & os.O_CREAT):
-                left.append(shutil.copytree(store.tree.root, folder / f"left/{step.number}"))
-
-        with at_each_step(fault) as steps:
-            apply(store, [NEW, OTHER])
-        assert contents_of(store.tree.root) == wanted
-        healed = list[Contents]()
-        for root in left:
-            now = contents_of(root)
-            for file in (ONE, TWO, THREE, COMPANION):
-                assert now.get(file) in (before.get(file), wanted.get(file))
-            if now not in healed:
-                healed.append(now)
-                apply(SitePackages(Tree(root, INFO, "1")), [NEW, OTHER])
-                assert contents_of(root) == wanted
-    assert len(steps) > 20
-    assert len(healed) >= 10 // every
 
 
 @VERSIONS

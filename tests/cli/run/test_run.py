@@ -11,18 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from select import select
 
 import pytest
-from vpatch.run import absence
 from vpatch.run.launch import _plugins
 
 from tests.conftest import Process, Program, untouched
 from tests.forks import start
 from tests.needs import need, root_only
-from tests.processes import PATIENCE
 from tests.run.conftest import Installed
-from tests.tiers import deep
 
 FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
@@ -41,7 +37,7 @@ if __name__ == "__main__":
 def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, child: Process) -> None:
     with tempfile.TemporaryFile() as out, untouched(installed.root):
         program = start(
-            "run", "--cache", installed.cache, "--", installed.python, "-c", WHERE, streams=(0, out.fileno(), 2)
+            "run", "--cache", installed.cache, *ONE, "--", installed.python, "-c", WHERE, streams=(0, out.fileno(), 2)
         )
         assert os.waitpid(program, 0)[1] == 0
         out.seek(0)
@@ -50,9 +46,10 @@ def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, 
     assert int(process) == program
     assert Path(origin) == installed.cache / origin.split("/")[-3] / "vllm/__init__.py"
     assert re.fullmatch("[0-9a-f]{64}", digest)
-    again = child("run", "--cache", installed.cache, "--expect", digest[:12], "--", installed.python, "-c", "print(1)")
-    assert (again.code, again.out) == (0, "1\n")
-    assert re.search(rf"vLLM 0\.20\.2 in {installed.root}\n.*Running with 9 overlays: ct-fp8-lm-head,", again.err)
+    expected = (*ONE, "--expect", digest[:12])
+    again = child("run", "--cache", installed.cache, *expected, "--", installed.python, "-c", "exit(7)")
+    assert (again.code, again.out) == (7, "")
+    assert f"vLLM 0.20.2 in {installed.root}\nRunning with 1 overlay: turboquant-skip-list" in again.err
     assert f"(digest {digest[:12]})" in " ".join(again.err.split())
 
 
@@ -63,11 +60,6 @@ def test_so_do_the_processes_that_it_starts(installed: Installed, child: Process
     (origin,) = {*ran.out.split()}
     assert origin.startswith(str(installed.cache))
     assert (len(ran.out.split()), ran.err) == (3, "")
-
-
-@pytest.mark.parametrize(("code", "status"), [("import sys; sys.exit(7)", 7), ("1/0", 1)])
-def test_the_exit_code_is_the_commands(code: str, status: int, installed: Installed, child: Process) -> None:
-    assert child("run", "--cache", installed.cache, *ONE, "--", installed.python, "-c", code).code == status
 
 
 @contextmanager
@@ -100,7 +92,7 @@ def test_a_command_is_that_process_and_proves_what_it_runs(installed: Installed,
     assert (one["overlays"], proof.code) == (["turboquant-skip-list"], 0)
 
 
-def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program, child: Process) -> None:
+def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Program) -> None:
     """The same overlays: what the server runs is then what is installed, too. Others are other code."""
     register = "import vpatch_receipt; vpatch_receipt.register()"
     with waiting(own, register) as program:
@@ -114,31 +106,6 @@ def test_apply_beside_a_running_server_breaks_nothing(own: Installed, vpatch: Pr
     assert (proof.code, later.returncode) == (0, 0), proof.err
     assert other.code == 1
     assert "RECORD: it has changed" in other.err
-
-
-def test_a_command_that_loses_the_farm_is_found(
-    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here with a file that is mapped as vLLM's extension, and soon; tests/run/test_absence.py has more."""
-    monkeypatch.setattr(absence, "BETWEEN_S", 0.02)
-    monkeypatch.setattr(absence, "LOOKS", 9999)
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm/_C.abi3.so").write_text("compiled")
-    maps = f"import mmap, signal\nfile = open({str(tmp_path / 'vllm/_C.abi3.so')!r}, 'rb')\n"
-    maps += "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nsignal.pause()\n"
-    (tmp_path / "start.py").write_text(
-        f"import os, sys\nos.execv(sys.executable, [sys.executable, '-I', '-c', {maps!r}])\n"
-    )
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as told:
-        words = (installed.python, tmp_path / "start.py")
-        program = start("run", "-q", "--cache", installed.cache, *ONE, "--", *words, streams=(0, 1, writing))
-        os.close(writing)
-        line = told.readline() if select([reading], [], [], PATIENCE)[0] else ""
-        os.kill(program, signal.SIGTERM)
-        os.waitpid(program, 0)
-
-    assert re.match(rf"vpatch: process {program} runs vLLM and has no receipt \d+ seconds after its start: ", line)
 
 
 SHOWS = "import os, sys; e = os.environ; print(e['PYTHONPATH'], e.get('VLLM_PLUGINS'), sys.argv[1:])"
@@ -183,19 +150,8 @@ def test_the_receipt_is_among_the_plugins_that_are_loaded(
     assert {"VLLM_PLUGINS": named, **_plugins()}["VLLM_PLUGINS"] == all_
 
 
-def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Process) -> None:
-    code = "import os, vpatch_ray as v; h = v.hook({'env_vars': {'A': 'b'}}); "
-    code += "print(os.environ['RAY_RUNTIME_ENV_HOOK'], h['env_vars'])"
-    before = {"RAY_RUNTIME_ENV_HOOK": "builtins.dict", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-    words = ("--", installed.python, "-c", code)
-    ran = child("run", "-q", "--cache", installed.cache, *ONE, *words, env=before)
-
-    assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
-
-
-@pytest.mark.parametrize("umask", [0o000, deep(0o002)])
-def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
-    before = os.umask(umask)
+def test_any_umask_will_do(installed: Installed, child: Process, tmp_path: Path) -> None:
+    before = os.umask(0)
     try:
         for _ in range(2):
             assert child("run", "--cache", tmp_path / "new/run", *ONE, "--", installed.python, "-c", "").code == 0
@@ -223,14 +179,10 @@ def test_the_selection_is_that_of_apply_and_counts_what_it_did(own: Installed, c
     assert "Running with 2 overlays: hybrid-mtp-prefix and turboquant-skip-list" in after.err
 
 
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
-def test_farms_are_in_the_users_cache(
-    variable: str, installed: Installed, child: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    ran = child("run", "-q", *ONE, "--", installed.python, "-c", WHERE, env={variable: str(tmp_path)})
+def test_farms_are_in_the_users_cache(installed: Installed, child: Process, tmp_path: Path) -> None:
+    ran = child("run", "-q", *ONE, "--", installed.python, "-c", WHERE, env={"XDG_CACHE_HOME": str(tmp_path)})
 
-    assert ran.out.startswith(f"{tmp_path}/{'.cache/' if variable == 'HOME' else ''}vpatch/run/")
+    assert ran.out.startswith(f"{tmp_path}/vpatch/run/")
 
 
 def test_the_command_does_not_inherit_ignored_signals(installed: Installed, child: Process) -> None:
