@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from vpatch.core.verdict import State
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 
-from tests.matrix.browser import chromium, take, window
+from tests.matrix.browser import chromium, window
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
 from tests.needs import need
 from tests.tiers import whole
@@ -306,12 +306,3 @@ def test_without_script_and_in_print_nothing_is_hidden(show: Show, matrix: Matri
     opened.emulate_media(media="print")
     below = "document.querySelector('footer').getBoundingClientRect().bottom"
     assert opened.evaluate(OPEN)["top"] >= opened.evaluate(below)
-
-
-@rarely
-def test_the_picture_for_the_docs(browser: Browser, files: dict[str, Path], tmp_path: Path) -> None:
-    picture = tmp_path / "matrix.png"
-    take(browser, files["all"], picture)
-
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert int.from_bytes(picture.read_bytes()[16:20]) == 1280
