@@ -43,6 +43,7 @@ CONFIG, NOTE = "cannot read: {}: its config is damaged: ", "cannot read provenan
         ({"created": 3}, f"{CONFIG}created is no string"),
         ({"rootfs": {"diff_ids": [1]}}, f"{CONFIG}rootfs.diff_ids[0] is no string"),
         ({"os": ["linux"]}, f"{CONFIG}os is no string"),
+        ({"rootfs": {}}, "cannot read: {}: its manifest or its config is damaged"),
         (label(overlays=["x"]), f"{NOTE}overlays[0] is no object"),
         (label(overlays={}), f"{NOTE}overlays is no array"),
         (label(overlays=[{"id": "x"}]), f"{NOTE}overlays[0] has no state"),
