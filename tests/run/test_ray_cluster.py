@@ -7,7 +7,6 @@ plugins, with vLLM's own code, then the worker extension. Each node is a process
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -212,21 +211,3 @@ def without(stock: Cluster) -> list[str | Path]:
 
 def ray_of(stock: Cluster) -> Path:
     return stock.machine.python.with_name("ray")
-
-
-def test_a_driver_that_lost_the_farm_does_not_connect(stock: Cluster) -> None:
-    env: list[str | Path] = ["env", "-u", "PYTHONPATH", stock.machine.python]
-    with pytest.raises(AssertionError, match="No module named 'vpatch_ray'"):
-        stock.run("one", before=under_vpatch(stock.machine, "--python", stock.machine.python), python=env)
-
-
-def test_a_vllm_in_the_jobs_own_folder_is_refused(stock: Cluster) -> None:
-    """Ray puts a job's working directory before all."""
-    job = stock.folder / "job"
-    (job / "vllm").mkdir(parents=True)
-    (job / "vllm/__init__.py").touch()
-    told = stock.run("two", before=under_vpatch(stock.machine), job={"working_dir": str(job)})
-    shutil.rmtree(job)
-
-    assert "vpatch: this worker imports " in told["two"]
-    assert f"not {stock.farm}/vllm/__init__.py" in told["two"]

@@ -15,21 +15,14 @@ from tests.tiers import deep
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "how", "task"),
-    [
-        ("GET", "/manifests/", {"status": 403}, "read"),
-        ("GET", "/blobs/", {"spoil": "corrupt"}, "read"),
-        deep("POST", "/blobs/uploads/", {"status": 403}, "push"),
-        deep("PUT", "/manifests/sha256", {"status": 500}, "push"),
-        ("PUT", "/manifests/one", {"status": 500}, "tag"),
-    ],
+    ("method", "path", "task"), [("GET", "/manifests/", "read"), deep("POST", "/blobs/uploads/", "push")]
 )
 def test_a_registry_that_fails(
-    refused_on: Refused, proxy: Proxy, layers: list[bytes], method: str, path: str, how: dict[str, Any], task: str
+    refused_on: Refused, proxy: Proxy, layers: list[bytes], method: str, path: str, task: str
 ) -> None:
-    """By one fault in each step; tests of the steps have the others."""
+    """Tests of the steps have the other faults."""
     put_base(proxy.behind, layers, "faulty/base:x")
-    proxy.fail(method, path, **how)
+    proxy.fail(method, path, status=403)
 
     assert re.match(rf"cannot {task}: {proxy.host}/", refused_on(f"{proxy.host}/faulty/base:x").err)
 
