@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
@@ -16,9 +17,6 @@ from vpatch.matrix.rendering import markdown_changes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, parsed_version, read_rows
 
 from tests.failures import problem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BAD = Problem("drifted", "vllm/a.py", "not there", "A.b")
 PARTS = (

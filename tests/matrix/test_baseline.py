@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import ReplaceExpr
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Code, Problem
@@ -16,10 +15,8 @@ from vpatch.matrix.baseline import Change, Kind, changes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 from vpatch.matrix.worker import try_one
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.conftest import Trees
+from tests.conftest import Trees
+from tests.engines import engine_of
 
 PLACE = ("vllm/engine/arg_utils.py", "EngineArgs.create_engine_config")
 BAD = Problem("not idempotent", "an-overlay", "the second run writes a.py")
@@ -262,10 +259,8 @@ def test_the_same_conflict_in_some_of_the_overlays() -> None:
 
 def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
     """A real release, with the real verdicts of overlays."""
-    files = {
-        file: (slim(release) / file).read_bytes() for file in Engine(overlays).files if (slim(release) / file).is_file()
-    }
-    engine = Engine(overlays)
+    engine, root = engine_of(overlays), slim(release)
+    files = {file: (root / file).read_bytes() for file in engine.files if (root / file).is_file()}
     return Row(release, Tree(files, release, "x.whl"), tuple(try_one(files.get, one, engine) for one in overlays))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from vpatch.core.catalogue import discover
@@ -11,15 +13,10 @@ from vpatch.matrix.rendering import markdown
 from vpatch.matrix.verdicts import Matrix, read_rows
 
 from tests.blocks import put
+from tests.conftest import Process, Program, Ran
 from tests.readme import README, RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
 from tests.tiers import whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.conftest import Process, Program, Ran
 
 pytestmark = [whole, pytest.mark.deep]  # it reads the real index; test_record.py reads what is recorded
 

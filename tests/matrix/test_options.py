@@ -10,25 +10,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core import catalogue
 from vpatch.matrix import run
 
-from tests.conftest import contents_of
+from tests.conftest import Program, Trees, contents_of
 from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
 from tests.processes import PATIENCE, UNWATCHED, printed
 from tests.releases import FACTS, FIRST, fact
 from tests.terminals import written
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import Program, Trees
 
 DEFAULT = tuple(item.id for item in catalogue.select(catalogue.discover()) if item.id in FACTS)
 

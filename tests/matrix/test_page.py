@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.verdict import State
@@ -19,13 +18,11 @@ from vpatch.matrix.rendering import on, page, pieces
 from vpatch.matrix.verdicts import Matrix
 from vpatch.wrapping import printable
 
+from tests.conftest import Program, Trees
 from tests.failures import problem_of
 from tests.matrix.pages import HOSTILE, html, saying, wide
 from tests.readme import README
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Program, Trees
 
 CONTROLS = "\x1b[2J\x07\r\x9b1m\u202e\u2028\udcff"
 TEMPLATE = Path(rendering.__file__).with_name("page.html")

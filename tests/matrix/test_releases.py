@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover
@@ -18,6 +17,7 @@ from vpatch.matrix.cache import WHEELS, Cache
 from vpatch.matrix.releases import Listing, WheelFile, releases_of
 from vpatch.matrix.trees import LocalTree
 
+from tests.conftest import Trees
 from tests.failures import problem_of, problems_of
 from tests.loopback import NAME, SOURCES, X86, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
@@ -26,9 +26,6 @@ from tests.overlays.deepgemm import sources_of
 from tests.processes import UNWATCHED
 from tests.releases import RELEASES
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 NIGHTS = "0.19.0rc1, 0.20.0.dev20260512, 0.20.1rc1"
 

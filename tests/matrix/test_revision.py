@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
@@ -16,13 +15,11 @@ from vpatch.core.listing import unpack
 from vpatch.matrix.trees import Revision
 from vpatch.matrix.verdicts import Tree
 
+from tests.conftest import Trees
 from tests.failures import problem_of
 from tests.hybrid import HYBRID
 from tests.matrix.git_server import Served, git, serving
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 pytestmark = pytest.mark.usefixtures("temporary")
 

@@ -10,20 +10,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.installation import how_to_add
 from vpatch.matrix import trees
 from vpatch.matrix.trees import Revision, shown
 
+from tests.conftest import Program
 from tests.failures import problem_of
 from tests.matrix.git_server import Served, git, serving
 from tests.processes import PATIENCE, ending, processes
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Program
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
