@@ -88,15 +88,6 @@ def test_a_module(said: dict[str, Check], name: str) -> None:
     assert name != "broken" or said[name].because.endswith("/vllm/broken.py:1)"), "an error names its line"
 
 
-def test_an_interpreter_that_dies(tmp_path: Path) -> None:
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm/__init__.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
-
-    (found,) = run([sys.executable], ["vllm"], cwd=tmp_path)
-
-    assert (found.name, found.ok, found.because) == ("import vllm", False, "it was ended by SIGKILL")
-
-
 def test_the_real_vllm_without_what_it_needs(pristine: Trees, tmp_path: Path) -> None:
     names = ["vllm.engine.arg_utils", "vllm.platforms.interface"]
     found = run([sys.executable], names, cwd=tmp_path, env=environ(pristine("0.20.2"), tmp_path))

@@ -136,12 +136,11 @@ class Running:
         assert select.select([self.pipe], [], [], PATIENCE)[0], "no sign of life"
         return os.read(self.pipe, 1 << 10)
 
-    def workers(self) -> list[int]:
-        """Return the ids of the worker processes, once all of them work."""
+    def workers(self) -> None:
+        """Wait until all worker processes work."""
         told = b""
         while told.count(b"\n") < min(run.WORKERS, len(os.sched_getaffinity(0))):
             told += self.read()
-        return [int(line) for line in told.splitlines()]
 
     def wait_for_the_end_of_all(self) -> None:
         while self.read():
@@ -208,15 +207,9 @@ def test_an_interrupt_while_a_server_is_silent() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("which", ["worker", "run"])
-def test_a_process_that_is_killed(which: str, running: Running) -> None:
-    """Nothing is left of a run that is killed; a run whose worker is killed says so."""
-    (worker, *_), run = running.workers(), running.process
-    os.kill(worker if which == "worker" else run.pid, signal.SIGKILL)
-    if which == "worker":
-        out, err = run.communicate(timeout=PATIENCE)
-        assert (run.returncode, out) == (1, ""), err
-        assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), err
+def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:
+    running.workers()
+    running.process.kill()
     running.wait_for_the_end_of_all()
 
 
@@ -235,6 +228,7 @@ def test_no_thread_outlives_a_run_whose_worker_was_killed(
     ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), ran.err
     assert {thread for thread in threading.enumerate() if not thread.daemon} == before
 
 

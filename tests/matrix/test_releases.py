@@ -21,10 +21,7 @@ from tests.conftest import Trees
 from tests.failures import problem_of, problems_of
 from tests.loopback import NAME, SOURCES, X86, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
-from tests.overlays.deepgemm import SOURCES as DEEPGEMM
-from tests.overlays.deepgemm import sources_of
 from tests.processes import UNWATCHED
-from tests.releases import RELEASES
 from tests.tiers import deep
 
 NIGHTS = "0.19.0rc1, 0.20.0.dev20260512, 0.20.1rc1"
@@ -283,27 +280,3 @@ def test_a_folder(slim: Trees, tmp_path: Path) -> None:
 
 
 # --- the real index --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.deep
-def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
-    """Every release on the user's own index."""
-    files = Engine(discover()).files
-    found = releases_of("vllm", [], cache).releases
-    assert {"0.18.0", "0.20.2", "0.33.0"} <= {release.name for release in found}
-
-    with ThreadPoolExecutor(8) as pool:
-        trees = list(pool.map(lambda release: release.read(files), found))
-        again = list(pool.map(lambda release: release.read(files), found))
-
-    assert sum(tree.received for tree in trees) < 0.03 * sum(tree.size for tree in trees)
-    assert [tree.files for tree in again] == [tree.files for tree in trees]
-    assert [tree.size for tree in again] == [tree.size for tree in trees]
-    assert {tree.received for tree in again} == {0}
-    for tree in trees:
-        if tree.version in ("0.18.0", "0.20.2", "0.33.0"):
-            whole = pristine(tree.version)
-            here = {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
-            assert {name: data for name, data in tree.files.items() if not name.endswith("/")} == here
-        if tree.version in RELEASES:
-            assert tree.files.get(f"{DEEPGEMM}/") == (pack(names) if (names := sources_of(tree.version)) else None)

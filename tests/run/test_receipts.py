@@ -159,18 +159,6 @@ def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -
     assert spoiled.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
 
 
-def test_each_process_of_a_fork_has_its_own_receipt(farm: Farm, vpatch: Program) -> None:
-    """vLLM forks its engines and workers, if it is told to."""
-    fork = f"{LOAD}import os\nif os.fork(): os.wait(); os._exit(0)\n{WAITS}"
-    with started(sys.executable, "-c", fork, env=farm.environment()) as server:
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        found = [of(one, vpatch) for one in (server, *map(int, children))]
-        proofs = [vpatch("verify", "--pid", one).code for one in children]
-
-    assert [one and one["digest"] for one in found] == [farm.content.digest] * 2
-    assert proofs == [0]
-
-
 @root_only
 def test_processes_of_other_users_are_named() -> None:
     with started(*SHELL, executable="/bin/sh", user=NOBODY) as one:
