@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,7 +17,7 @@ from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
 from tests.hybrid import DEFAULT, TILES
 from tests.image.conftest import Left
-from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, archive, layered, run_in
+from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, archive, last_layer, layered, run_in
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -55,14 +53,6 @@ def look(client: docker.DockerClient, image: str) -> dict[str, Any]:
     found = json.loads(ran.out)
     assert isinstance(found, dict)
     return found
-
-
-def last_layer(client: docker.DockerClient, image: str) -> Mapping[str, bytes | None]:
-    """Return the bytes of each file in an image's last layer, as the engine saves it, and None for each folder."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
-        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
-        with tarfile.open(fileobj=whole.extractfile(manifest["Layers"][-1])) as tar:
-            return {one.name: file.read() if (file := tar.extractfile(one)) else None for one in tar}
 
 
 def changed(tree: Path, *overlays: str) -> dict[str, bytes]:

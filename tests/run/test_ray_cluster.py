@@ -34,15 +34,7 @@ MISSING = "ModuleNotFoundError: No module named 'vpatch_{}'"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster, and the machine that all its nodes are.
-
-    Attributes:
-        address: of its head.
-        machine: the environment of its nodes, whose cache has the farm.
-        folder: of drivers.
-        farm: the folder of the farm of the default overlays.
-        digest: theirs.
-    """
+    """A cluster, the machine that all its nodes are, a folder for drivers, and the farm of the default overlays."""
 
     address: str
     machine: Installed
@@ -58,25 +50,13 @@ class Cluster:
         job: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Run a driver; return what it prints.
+        """Run a driver with a worker on each of some nodes; return what it prints.
 
-        Args:
-            nodes: names of those to start a worker on.
-            before: words in front of the command, such as `vpatch run --`.
-            python: what runs the driver, by default the machine's interpreter.
-            job: the runtime environment that the driver names.
-            env: variables of the driver.
+        `before` are words in front of the command, such as `vpatch run --`; `job` is the runtime environment.
         """
         words = [*before, *(python or [self.machine.python]), DRIVER, self.address, ",".join(nodes), json.dumps(job)]
-        ran = subprocess.run(
-            [*map(str, words)],
-            cwd=self.folder,
-            env=environ(env),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONGEST_S,
-        )
+        how: dict[str, Any] = {"cwd": self.folder, "env": environ(env), "timeout": LONGEST_S}
+        ran = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **how)
         assert ran.returncode == 0, ran.stderr
         (line,) = (line for line in ran.stdout.splitlines() if line.startswith('{"nodes"'))  # Ray says more
         found: dict[str, Any] = json.loads(line)

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,14 @@ def put_manifest(host: str, repository: str, name: str, body: Mapping[str, Any],
     sent = requests.put(place, data=raw, headers=headers, timeout=20, **options)
     assert sent.status_code == 201, sent.text
     return digest(raw)
+
+
+def pulled(image: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return the address of an image's repository, its manifest and its config; the image is named by its digest."""
+    host, repository, name = re.fullmatch(r"([^/]+)/([^@]+)@(.+)", image).groups()  # type: ignore[union-attr]
+    place = f"http://{host}/v2/{repository}"
+    manifest = requests.get(f"{place}/manifests/{name}", headers={"Accept": TYPES["docker"][0]}, timeout=20).json()
+    return place, manifest, requests.get(f"{place}/blobs/{manifest['config']['digest']}", timeout=20).json()
 
 
 def put_image(
