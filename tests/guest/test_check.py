@@ -119,19 +119,15 @@ def test_faults_are_reported(tree: Path, fault: str) -> None:
         assert because in found[name][1]
 
 
-def test_a_module_that_does_not_compile(tree: Path) -> None:
+def test_a_module_that_does_not_compile_or_must_not_be_compiled(tree: Path) -> None:
+    """In a registry, it is anybody's: `vpatch verify` has the same bound."""
     (tree / MODULE).write_bytes(b"(\n")
-
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")
 
     (tree / MODULE).write_bytes(b"x = " + b"not " * 5_000 + b"1\n")
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: nested too deeply")
 
-
-def test_a_module_that_this_process_must_not_compile(tree: Path) -> None:
-    """In a registry, anybody's image: `vpatch verify` has the same bound."""
     (tree / MODULE).write_bytes(b"a;" * nesting.TOKENS)
-
     found = {name: because for name, _, because in check_tree(str(tree), INFO, asked(tree), error=refusal)}
     assert found["compile"].startswith(f"{MODULE}: too large")
 

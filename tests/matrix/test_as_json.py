@@ -108,11 +108,12 @@ def test_no_json_object(tmp_path: Path, data: bytes) -> None:
     assert "\n" not in line
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file_and_no_version(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
 
     assert str(problem_of(read_rows, gone)) == f"cannot read: {gone}: no such file or directory"
     assert str(problem_of(read_rows, tmp_path)) == f"cannot read: {tmp_path}: is a directory"
+    assert parsed_version("1" * 5000) is None, "more digits than Python reads"
 
 
 CHANGES = (
@@ -157,7 +158,3 @@ def test_changes_in_markdown() -> None:
         "",
     ]
     assert markdown_changes(()) == []
-
-
-def test_a_number_that_python_does_not_read_is_no_version() -> None:
-    assert parsed_version("1" * 5000) is None

@@ -100,15 +100,13 @@ def test_a_cell_has_the_shape_and_the_problems_of_its_verdict() -> None:
     assert one(LOST).problems == one(LOST).verdict.problems
 
 
-def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_that_writes_and_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that loses its changes is written again."""
-    monkeypatch.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
+        problem = Problem("not idempotent", "good", f"the second run writes {FILE}", code=Code.NOT_IDEMPOTENT)
+        assert problem in one(GOOD).problems
 
-    problem = Problem("not idempotent", "good", f"the second run writes {FILE}", code=Code.NOT_IDEMPOTENT)
-    assert problem in one(GOOD).problems
-
-
-def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = worker._MemoryTree.decide
 
     def wrong(self: worker._MemoryTree, *args: Any, **kwargs: Any) -> Writes:
@@ -121,7 +119,6 @@ def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(writes, carry_out=carry_out)
 
     monkeypatch.setattr(worker._MemoryTree, "decide", wrong)
-
     assert Problem("not reversible", FILE, "it stays changed", code=Code.NOT_REVERSIBLE) in one(GOOD).problems
 
 

@@ -70,7 +70,7 @@ def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Ins
     (installed.root / FILE).unlink()
     (installed.root / FILE).write_text("new = 1\n")
     farm = farm_of(content, installed.cache, installed.python)
-    command = [installed.python, "-c", "import vpatch_receipt\nvpatch_receipt.register()"]
+    command = [str(installed.python), "-c", "import vpatch_receipt\nvpatch_receipt.register()"]
     ran = subprocess.run(command, env={"PYTHONPATH": str(farm)}, capture_output=True, text=True, check=False)
 
     assert ran.returncode == 1
