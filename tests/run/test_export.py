@@ -55,12 +55,6 @@ def farm(small: Content, tmp_path: Path) -> Farm:
     return Farm(tmp_path / "farm", small)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile nothing, which takes a process."""
-    monkeypatch.setattr(store, "compiled", lambda *_: None)
-
-
 def test_a_missing_folder_is_made_and_an_empty_one_filled(farm: Farm, tmp_path: Path) -> None:
     """Another user may read it, whatever the umask; a volume that everybody may write to will do."""
     (tmp_path / "empty").mkdir()

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 from vpatch.guest.vpatch_receipt import MANIFEST
-from vpatch.run import store
 from vpatch.run.content import Content
 from vpatch.run.store import LEFT_OVER_S, changes, farm_of, refuse_open
 from vpatch.run.upkeep import STAGING
@@ -132,10 +131,10 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @root_only
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("harm", HARM)
-def test_a_changed_farm_is_refused(harm: str, small: Content, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_farm_is_refused(harm: str, small: Content, cache: Path) -> None:
     change, path = HARM[harm]
-    monkeypatch.setattr(store, "compiled", lambda *_: None)
     farm = farm_of(small, cache, PYTHON)
     change(farm)
 

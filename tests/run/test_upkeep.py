@@ -18,7 +18,6 @@ import vpatch.processes
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure
 from vpatch.guest.vpatch_receipt import MANIFEST
-from vpatch.run import store as farms_store
 from vpatch.run import upkeep
 from vpatch.run.command import Command
 from vpatch.run.content import Content
@@ -163,12 +162,6 @@ def test_odd_folders(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- between a start's look at its farm and the command -------------------------------------------------------------
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile nothing, which takes a process."""
-    monkeypatch.setattr(farms_store, "compiled", lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick")
