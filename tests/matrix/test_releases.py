@@ -100,10 +100,16 @@ def test_the_first_index_that_has_a_release_decides(shop: IndexServer, monkeypat
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
+def test_reads_a_release_once_and_then_what_is_missing(index: IndexServer, cache: Cache) -> None:
+    """It asks nobody for files that no release has."""
     size = len(index.files[NAME])
+    assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
+    asked = len(index.spans())
+    assert release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"]).files == {}
+    assert len(index.spans()) == asked
 
     first = release_of(cache).read(FILES)
+    assert len(index.spans()) > asked
     asked = len(index.asked)
     again = release_of(cache).read(FILES)
 
@@ -112,18 +118,6 @@ def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
     assert 0 < first.received < size / 2
     assert (again.received, again.size, again.version, again.origin, again.notes) == (0, size, "1.0", NAME, ())
     assert index.asked[asked:] == [("/simple/vllm/", "")], "the wheel's server is not asked"
-
-
-def test_reads_what_is_missing(index: IndexServer, cache: Cache) -> None:
-    """It asks nobody for files that no release has."""
-    assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
-    asked = len(index.spans())
-    assert release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"]).files == {}
-    assert len(index.spans()) == asked
-
-    assert release_of(cache).read(FILES).files == WANTED
-    assert len(index.spans()) > asked
-    assert release_of(cache).read(FILES).received == 0
 
 
 ENGINE, NOWHERE = "vllm/engine/", "vllm/nowhere/"
