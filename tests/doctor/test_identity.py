@@ -17,7 +17,6 @@ VERSION = ".".join(map(str, sys.version_info[:3]))
 
 
 def brief(diagnose: Diagnose, *arguments: str | Path) -> list[tuple[str, str, str]]:
-    """Return kind, level and text of the findings on a vLLM and its Python."""
     names = {"vllm", "python", "imported", "other-vllm"}
     return [(one["name"], one["level"], one["what"]) for one in diagnose(*arguments) if one["name"] in names]
 

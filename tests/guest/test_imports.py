@@ -60,7 +60,6 @@ MODULES: dict[str, tuple[str, bool | None, str]] = {
 
 
 def run(command: Iterable[str | Path], names: list[str], **options: object) -> tuple[Check, ...]:
-    """Run the script."""
     whole = [*command, "-c", SCRIPT, json.dumps(names)]
     ran = subprocess.run(whole, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     return import_outcomes(names, ran.returncode, ran.stdout, ran.stderr, limit_s=60)

@@ -33,7 +33,6 @@ class Served:
 
 @contextmanager
 def serving(root: Path) -> Iterator[Served]:
-    """Serve the repositories in `root`."""
     served = Served(root)
 
     class Handler(Quiet):

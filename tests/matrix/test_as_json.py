@@ -33,7 +33,6 @@ ROWS = (
 
 
 def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) -> Path:
-    """Write what the command prints, with one change."""
     body = {"schema": 1, "command": "matrix", "problems": [], "rows": as_rows(Matrix((), ROWS))}
     change(body)
     path.write_text(json.dumps(body))
@@ -56,8 +55,6 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def put(*path: str | int, to: object) -> Callable[[Any], object]:
-    """Return a function that sets a field."""
-
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]

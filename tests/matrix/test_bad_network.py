@@ -26,7 +26,6 @@ def refusal(cache: Cache) -> str:
 
 
 def flipped(wheel: bytes, name: bytes, after: int = 4) -> bytes:
-    """Flip one bit in the body of a member."""
     data = bytearray(wheel)
     data[data.index(name) + len(name) + after] ^= 1
     return bytes(data)

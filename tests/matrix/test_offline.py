@@ -113,7 +113,6 @@ def test_no_secret_is_kept_or_shown(index: IndexServer, cache: Cache, monkeypatc
 
 
 def object_of(cache: Cache, data: bytes) -> Path:
-    """Return the path of an object in the cache."""
     (path,) = (path for path in (cache.folder / "objects").glob("*/*") if path.read_bytes() == data)
     return path
 

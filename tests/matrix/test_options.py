@@ -137,7 +137,6 @@ class Running:
         return os.read(self.pipe, 1 << 10)
 
     def workers(self) -> None:
-        """Wait until all worker processes work."""
         told = b""
         while told.count(b"\n") < min(run.WORKERS, len(os.sched_getaffinity(0))):
             told += self.read()

@@ -44,7 +44,6 @@ class Elements(HTMLParser):
         self.text += data
 
     def values(self, name: str) -> list[str]:
-        """Return the values of an attribute, in the order of the page."""
         return [value for _, attributes in self.tags if (value := attributes.get(name))]
 
 

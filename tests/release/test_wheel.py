@@ -51,7 +51,6 @@ def moved(wheel: bytes, by: int) -> bytes:
 
 
 def flipped(wheel: bytes) -> bytes:
-    """Flip the bits of a byte of a packed file."""
     at = wheel.index(b"vllm/engine/core.py") + len("vllm/engine/core.py") + 4
     return wheel[:at] + bytes([wheel[at] ^ 0xFF]) + wheel[at + 1 :]
 

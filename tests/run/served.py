@@ -39,7 +39,6 @@ class Server:
         return ids
 
     def metrics(self) -> str:
-        """Return what it exports, as Prometheus reads it."""
         return _session().get(f"{self.url}/metrics", timeout=60).text
 
 

@@ -37,7 +37,6 @@ def digest(root: Path, selection: Selection = PREFIX) -> str:
 
 
 def put(root: Path, selection: Selection) -> None:
-    """Apply overlays to the tree itself."""
     chosen = selection.among(discover())
     apply(SitePackages(locate(root)), chosen, engine_of(chosen))
 
@@ -62,8 +61,6 @@ def other_version(root: Path) -> Path:
 
 
 def rows(change: Callable[[list[str]], list[str]]) -> Changed:
-    """Return a function that changes rows of RECORD."""
-
     def rewritten(root: Path) -> Path:
         record = record_of(root)
         lines = record.read_text().splitlines()

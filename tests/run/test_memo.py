@@ -34,7 +34,6 @@ def content(installed: Installed) -> Content:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The plans that were made."""
     made: list[str] = []
 
     def counting(*arguments: Any) -> Engine:

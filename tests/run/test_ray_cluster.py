@@ -67,7 +67,6 @@ class Cluster:
         return {"vllm": f"{self.farm}/vllm/__init__.py", "asked": self.digest, "proof": self.digest, "uv": ""}
 
     def stock(self, asked: str = "") -> dict[str, str]:
-        """Return what a worker that runs the installed vLLM says."""
         origin = f"{self.machine.root}/vllm/__init__.py"
         return {**self.worker(), "vllm": origin, "asked": asked, "proof": MISSING.format("receipt")}
 
@@ -108,7 +107,6 @@ def cluster(made: Installed, short: Path, before: Sequence[str | Path]) -> Itera
 
 @pytest.fixture(scope="module")
 def stock(made: Installed, short: Path) -> Iterator[Cluster]:
-    """A cluster that was started without vpatch."""
     with cluster(made, short, ()) as running:
         yield running
 

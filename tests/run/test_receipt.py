@@ -90,8 +90,6 @@ def test_what_makes_no_difference(case: str, farm: Farm, tmp_path: Path) -> None
 
 
 def manifest(**fields: object) -> Callable[[Farm], None]:
-    """Return a function that changes fields of a farm's manifest."""
-
     def change(farm: Farm) -> None:
         replace(farm.path / MANIFEST, json.dumps({**json.loads(farm.content.manifest), **fields}).encode())
 

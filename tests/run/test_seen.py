@@ -49,7 +49,6 @@ ISOLATED = "python -I -m"
 
 
 def environment_with(executable: Path, at: Path, files: Mapping[str, str]) -> Path:
-    """Make a virtual environment that has these files; return its interpreter."""
     subprocess.run([executable, "-m", "venv", "--without-pip", at], check=True)
     (packages,) = at.glob("lib/python3*/site-packages")
     for name, text in files.items():

@@ -77,7 +77,6 @@ def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
 
 
 def hard(path: str, target: str) -> tarfile.TarInfo:
-    """Return a hard link."""
     info = tarfile.TarInfo(path)
     info.type, info.linkname = tarfile.LNKTYPE, target
     return info
@@ -93,7 +92,6 @@ class Built:
 
 
 def put_blob(host: str, repository: str, data: bytes, **options: Any) -> str:
-    """Push a blob, under its digest."""
     begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
     assert begun.status_code == 202, begun.text
     query = {"digest": digest(data)}
@@ -158,7 +156,6 @@ def put_image(
 
 
 def opened(name: str, platform: str = "linux/amd64") -> RemoteImage:
-    """Open an image by its name."""
     return open_image(parse(name), platform)
 
 
@@ -172,7 +169,6 @@ def refused_layer(data: bytes) -> str:
 
 
 def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
-    """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
         about = {"mediaType": image.manifest["mediaType"], "size": len(json.dumps(image.manifest))}

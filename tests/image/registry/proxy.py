@@ -41,8 +41,6 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request received."""
-
     method: str
     path: str
     headers: dict[str, str]
@@ -67,7 +65,6 @@ class Proxy:
         self.tokens: dict[str, tuple[set[str], list[None]]] = {}
 
     def fail(self, method: str, path: str, **how: Any) -> None:
-        """Inject a fault."""
         self.faults.append(Fault(method, path, **how))
 
     def fail_after(self, answered: int) -> None:
@@ -76,7 +73,6 @@ class Proxy:
         self.left = answered
 
     def count(self, method: str, path: str) -> int:
-        """Return how many such requests came."""
         return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
 
     def fault(self, method: str, path: str) -> Fault | None:

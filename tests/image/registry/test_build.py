@@ -28,7 +28,6 @@ def base(registry: str, layers: list[bytes]) -> Base:
 
 @pytest.fixture(scope="module")
 def built(child: Process, registry: str, base: Base) -> Ran:
-    """An image with one overlay."""
     ran = child("build", "--registry", "--base", base.name, *ONE, "--tag", f"{registry}/me/patched:one", "--json")
     assert ran.code == 0, ran.err
     return ran

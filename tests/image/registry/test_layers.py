@@ -43,7 +43,6 @@ def refusal(action: Callable[..., object], *arguments: str) -> str:
 
 
 def everything(files: Files, folder: str = "") -> dict[str, str]:
-    """Return every path below `folder` with its type."""
     there = {}
     for name in files.names(folder):
         path = f"{folder}/{name}".lstrip("/")

@@ -80,7 +80,6 @@ def said(**headers: str) -> bytes:
 
 
 def stamped(header: bytearray) -> bytes:
-    """Return a header with its checksum."""
     header[148:156] = b"        "
     header[148:156] = f"{sum(header[:512]):06o}\0 ".encode()
     return bytes(header)

@@ -33,7 +33,6 @@ def _nothing_is_told(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptur
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helper:
-    """`helper(script)`: install docker-credential-test."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def install(script: str) -> None:

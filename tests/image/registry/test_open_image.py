@@ -28,7 +28,6 @@ LAYERS = (tar(("etc", None), ("etc/one", b"1")), tar(("etc/two", b"2")))
 
 @pytest.fixture
 def name(proxy: Proxy) -> str:
-    """The name of an image behind the proxy."""
     put_image(proxy.behind, "pulled/name", "x", [tar(("a.py", b"a"))])
     return f"{proxy.host}/pulled/name:x"
 

@@ -23,7 +23,6 @@ from tests.image.registry.proxy import Proxy, proxying, secured
 
 @pytest.fixture
 def third(registry: str) -> Iterator[Proxy]:
-    """C: a server on a third host."""
     with proxying(registry, "127.0.0.3") as state:
         yield state
 
