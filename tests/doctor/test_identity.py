@@ -75,8 +75,8 @@ def test_other_environments(diagnose: Diagnose, healthy: Path, stock: Path, monk
     ]
     assert brief(diagnose) == found
     monkeypatch.setenv("VIRTUAL_ENV", str(stock))
-    assert brief(diagnose)[2:] == [("other-vllm", "note", "VIRTUAL_ENV has another vLLM")]
     (other,) = diagnose(name="other-vllm")
+    assert (other["level"], other["what"]) == ("note", "VIRTUAL_ENV has another vLLM")
     assert other["where"] == str(stock)
     assert f"`vpatch doctor --python {stock}/bin/python`" in other["do"]
 

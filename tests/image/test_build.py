@@ -17,7 +17,7 @@ from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
 from tests.hybrid import DEFAULT, TILES
 from tests.image.conftest import Left
-from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, archive, last_layer, layered, run_in
+from tests.image.standin import BASE, CONFIG, ENTRYPOINT, NOT_RUN, ONE, SITE, archive, last_layer, layered, run_in
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -114,6 +114,16 @@ def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program
     assert left() == before
 
 
+def test_its_tests_and_its_label(built: Ran, vpatch: Program) -> None:
+    ran, shown = vpatch("test", "try:built"), vpatch("inspect", "try:built", "--json").json
+    first, outcome = ran.err.splitlines()
+
+    assert (ran.code, ran.out) == (0, "  passed  5 tests\n  not run 3 tests: the image lacks torch\n")
+    assert first.startswith("vLLM 0.20.2 in try:built, patched by vpatch ")
+    assert outcome.startswith(f"Tested try:built: {NOT_RUN}. Run it: `docker run ")
+    assert (shown["image"]["from"], [one["state"] for one in shown["overlays"]]) == ("engine", ["applied"])
+
+
 @pytest.mark.deep
 def test_all_default_overlays_and_more(
     vpatch: Program, engine: docker.DockerClient, built: Ran, sources: Path, linked: Trees
@@ -178,7 +188,8 @@ FAILING = Mock(side_effect=APIError("500 Server Error", explanation="Out Of Orde
 """In place of a method of an engine's client: an error of the server."""
 
 
-@pytest.mark.parametrize("loads", [pytest.param(True, marks=pytest.mark.deep), False], ids=["loads", "commits"])
+@pytest.mark.deep
+@pytest.mark.parametrize("loads", [True, False], ids=["loads", "commits"])
 def test_old_bytecode_is_removed_and_modes_are_kept(
     vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch, *, loads: bool
 ) -> None:

@@ -98,10 +98,11 @@ def test_untagged_then_tagged_then_nothing_to_do(
     """An image is read again before its tag is set, or before the next commands are told to test and tag it."""
     base, target = f"{proxy.host}/next/base:x", f"{proxy.host}/next/patched"
     put_base(proxy.behind, layers, "next/base:x")
-    ran = build(vpatch, base, "--tag", f"{target}:one", "--untagged")
+    ran = build(vpatch, base, "--tag", f"{target}:one", "--untagged", "-v")
     image, outcome = ran.out.strip(), ran.err.splitlines()[-1]
     digest = image.rpartition("@")[2]
 
+    assert "    order               applied  every change is in place, with its mark\n" in ran.err
     assert outcome.startswith(f"Pushed without a tag, built on {base}: 1 overlay applied, ")
     assert "; tests: 4 passed, 4 of 8 not run (needs a container). " in outcome
     puts = [asked.path for asked in proxy.asked if asked.method == "PUT" and "/manifests/" in asked.path]
