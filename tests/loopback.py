@@ -11,7 +11,7 @@ import re
 import ssl
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,13 +108,27 @@ class IndexServer:
         return [span for path, span in self.asked if path.startswith("/files/")]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """A handler that logs nothing."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # otherwise each answer takes 40 ms
-    index: IndexServer
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
         pass
+
+    def send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send an answer, of the length of its body unless the headers name another."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class Handler(Quiet):
+    index: IndexServer
 
     def do_GET(self) -> None:
         index = self.index
@@ -208,16 +222,12 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(206, body, headers)
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        cut = self.index.cuts > 0 and status in (200, 206) and self.path.startswith("/files/")
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if cut:
+        headers = {"Content-Length": str(len(body)), **headers}
+        if self.index.cuts > 0 and status in (200, 206) and self.path.startswith("/files/"):
             self.index.cuts -= 1
             self.close_connection = True
             body = body[: len(body) // 2]
-        self.wfile.write(body)
+        self.send(status, body, headers)
 
 
 class Server(ThreadingHTTPServer):

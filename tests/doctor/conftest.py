@@ -128,12 +128,10 @@ def examine(_healthy: Path) -> Examine:
 
 
 def brief(found: Iterable[Finding]) -> list[tuple[str, str, str]]:
-    """Return kind, level and text of findings."""
     return [(one.name, one.level.value, one.what) for one in found]
 
 
 def packages(venv: Path) -> Path:
-    """Return the site-packages of an environment."""
     (found,) = venv.glob("lib/python3*/site-packages")
     return found
 
@@ -147,6 +145,5 @@ def put(file: Path, content: str | bytes) -> Path:
 
 
 def one(found: list[Found]) -> Found:
-    """Return the only finding."""
     (only,) = found
     return only

@@ -11,7 +11,7 @@ from vpatch.doctor import files
 from vpatch.doctor.subject import Level
 
 from tests.cli.test_bad_system import humble
-from tests.conftest import Program, Trees, untouched
+from tests.conftest import Program, Trees
 from tests.doctor.conftest import ELSEWHERE, Diagnose, Examine, brief, packages, put
 from tests.forks import output
 from tests.hybrid import ATTENTION, INFO, INTERFACE, ONLY
@@ -102,17 +102,6 @@ def test_files_that_this_user_may_not_read(stock: Path) -> None:
         ("cannot read: permission denied", "run `vpatch doctor` as a user who may read it")
     }
     assert len({one["where"] for one in unread}) == len(unread), "each is reported once"
-
-
-@root_only
-def test_a_folder_that_this_user_may_not_write(stock: Path) -> None:
-    (packages(stock) / ATTENTION).parent.chmod(0o555)
-    with untouched(stock):
-        _code, out, _err = output("doctor", stock, "--json", first=humble)
-
-    (found,) = (one for one in json.loads(out)["findings"] if one["name"] == "permission")
-    assert (found["level"], found["where"]) == ("warning", ATTENTION)
-    assert found["what"].endswith("would fail: permission denied to write in its folder")
 
 
 @pytest.mark.parametrize(("venv", "level"), [("stock", "warning"), ("healthy", "note")])

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -16,11 +15,9 @@ from tests.conftest import Process, Program, contents_of, environment
 from tests.doctor.conftest import Diagnose, _healthy, _stock, alone, healthy, one, packages, put, stock
 from tests.forks import ended, start
 from tests.hybrid import HYBRID, ONLY
-from tests.needs import root_only
 from tests.paths import ROOT
 from tests.releases import tree_of
 from tests.tiers import deep
-from tests.tree.conftest import mounted
 from tests.validation.cpu.environment import BYTECODE, interpreter
 from tests.validation.cpu.trees import patched_tree
 
@@ -153,19 +150,6 @@ def test_it_changes_nothing(child: Process, stock: Path, tmp_path: Path) -> None
 
     assert ran.json["probes"][0]["because"] == "no"
     assert contents_of(stock) == before
-
-
-@root_only
-def test_a_read_only_tree(diagnose: Diagnose, stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    says(stock, "raise AssertionError('no')\n")
-    (tmp_path / "mounted").mkdir()
-    with mounted("vpatch", tmp_path / "mounted", "-t", "tmpfs", "-o", "size=80m"):
-        subprocess.run(["cp", "-a", stock, tmp_path / "mounted/venv"], check=True)
-        subprocess.run(["mount", "-o", "remount,ro", tmp_path / "mounted"], check=True)
-        found = diagnose(tmp_path / "mounted/venv/bin/python", "--run", *ONLY, name="probe")
-
-    assert one(found)["what"].endswith("the defect is in this vLLM: no")
 
 
 @pytest.mark.deep

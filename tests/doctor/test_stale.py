@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from vpatch import api
@@ -65,10 +66,6 @@ def test_compiled_models(
         monkeypatch.delenv(variable)
 
 
-def nameless() -> str:
-    raise KeyError("getpwuid(): uid not found: 1234")  # a container may run as a number that it has no name for
-
-
 @pytest.mark.parametrize(
     ("name", "variable", "folder"),
     [
@@ -79,25 +76,22 @@ def nameless() -> str:
     ],
 )
 def test_kernels_need_nothing(
-    name: str,
-    variable: str,
-    folder: str,
-    examine: Examine,
-    healthy: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, variable: str, folder: str, examine: Examine, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("getpass.getuser", nameless)
+    """A container may run as a number that it has no name for."""
+    nameless = KeyError("getpwuid(): uid not found: 1234")
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=nameless))
+    kernels = healthy.parent / folder
     if variable:
-        monkeypatch.setenv(variable, str(tmp_path / folder))
-    put(tmp_path / folder / "ABC/kernel.cubin", "")
-    stamp(tmp_path / folder, AFTER)
+        monkeypatch.setenv(variable, str(kernels))
+    put(kernels / "ABC/kernel.cubin", "")
+    stamp(kernels, AFTER)
     assert [one.name for one in stale.caches(examine(healthy))] == ["compile-cache"]
-    stamp(tmp_path / folder, BEFORE)
-    (kernels,) = (one for one in stale.caches(examine(healthy)) if one.name == "kernel-cache")
+    stamp(kernels, BEFORE)
+    (found,) = (one for one in stale.caches(examine(healthy)) if one.name == "kernel-cache")
 
-    assert (kernels.level, kernels.where, kernels.do) == (Level.OK, (str(tmp_path / folder),), "")
-    assert kernels.what.startswith(f"{name}'s kernels from before the overlays")
+    assert (found.level, found.where, found.do) == (Level.OK, (str(kernels),), "")
+    assert found.what.startswith(f"{name}'s kernels from before the overlays")
 
 
 def server(venv: Path) -> tuple[Path, Path, str]:

@@ -58,74 +58,52 @@ def pyc(content: bytes, name: str = "engine.cpython-311.pyc") -> Callable[[Path]
     return put
 
 
-def written(path: str, data: bytes) -> Callable[[Path], None]:
-    def put(tree: Path) -> None:
-        (tree / path).write_bytes(data)
-
-    return put
+def written(path: str, data: bytes) -> Callable[[Path], object]:
+    return lambda tree: (tree / path).write_bytes(data)
 
 
-def piped(path: str) -> Callable[[Path], None]:
-    def put(tree: Path) -> None:
-        (tree / path).unlink()
-        os.mkfifo(tree / path)
-
-    return put
+def piped(tree: Path) -> None:
+    (tree / MODULE).unlink()
+    os.mkfifo(tree / MODULE)
 
 
-def recorded(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def put(tree: Path) -> None:
-        record = tree / INFO / "RECORD"
-        record.write_bytes(change(record.read_bytes()))
-
-    return put
+def recorded(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda tree: (tree / INFO / "RECORD").write_bytes(change((tree / INFO / "RECORD").read_bytes()))
 
 
-FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str]]]] = {
-    "changed": (
-        written(MODULE, b"x = 2\n"),
-        {"files": (False, f"{MODULE} is not what was built"), "record": (False, f"{MODULE} has no true row in RECORD")},
-    ),
-    "gone": (
-        lambda tree: (tree / ADDED).unlink(),
-        {"files": (False, f"{ADDED} is not what was built"), "record": (False, f"{ADDED} has no true row in RECORD")},
-    ),
-    "another provenance": (
-        written(f"{INFO}/vpatch-image.json", b"{}"),
-        {
-            "files": (False, f"{INFO}/vpatch-image.json is not what was built"),
-            "record": (False, f"{INFO}/vpatch-image.json has no true row in RECORD"),
-        },
-    ),
-    "no RECORD": (lambda tree: (tree / INFO / "RECORD").unlink(), {"record": (False, "")}),
-    "old bytecode": (
-        pyc(compiled(b"x = 0\n")),
-        {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")},
-    ),
-    "a pipe": (
-        piped(MODULE),
-        {"files": (False, f"{MODULE} is not what was built"), "record": (False, f"{MODULE} has no true row in RECORD")},
-    ),
-    "RECORD in no encoding": (written(f"{INFO}/RECORD", b"\xff\n"), {"record": (False, "")}),
-    "RECORD without an end": (written(f"{INFO}/RECORD", b"x" * 200_000), {"record": (False, "")}),
-    "hostile bytecode": (
-        pyc(importlib.util.MAGIC_NUMBER + bytes(12) + b"(\xff\xff\xff\x7f"),
-        {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")},
-    ),
-    "damaged bytecode": (pyc(importlib.util.MAGIC_NUMBER + bytes(12)), {"bytecode": (False, "")}),
+Expected = dict[str, tuple[bool | None, str]]
+
+
+def lost(path: str) -> Expected:
+    said = {"files": "is not what was built", "record": "has no true row in RECORD"}
+    return {name: (False, f"{path} {because}") for name, because in said.items()}
+
+
+STALE: Expected = {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")}
+UNTOLD: Expected = {"bytecode": (None, f"{CACHE}/engine.cpython-311.pyc is of another interpreter: not told")}
+UNTRUE: Expected = {"record": (False, "")}
+MAGIC = importlib.util.MAGIC_NUMBER
+FAULTS: dict[str, tuple[Callable[[Path], object], Expected]] = {
+    "changed": (written(MODULE, b"x = 2\n"), lost(MODULE)),
+    "gone": (lambda tree: (tree / ADDED).unlink(), lost(ADDED)),
+    "another provenance": (written(f"{INFO}/vpatch-image.json", b"{}"), lost(f"{INFO}/vpatch-image.json")),
+    "no RECORD": (lambda tree: (tree / INFO / "RECORD").unlink(), UNTRUE),
+    "old bytecode": (pyc(compiled(b"x = 0\n")), STALE),
+    "a pipe": (piped, lost(MODULE)),
+    "RECORD in no encoding": (written(f"{INFO}/RECORD", b"\xff\n"), UNTRUE),
+    "RECORD without an end": (written(f"{INFO}/RECORD", b"x" * 200_000), UNTRUE),
+    "hostile bytecode": (pyc(MAGIC + bytes(12) + b"(\xff\xff\xff\x7f"), STALE),
+    "damaged bytecode": (pyc(MAGIC + bytes(12)), STALE),
     "bytecode of it": (pyc(compiled(b"x = 1\n")), {}),
     # As `vpatch verify` sees it: Python compares this one itself, and runs no old code.
     "old bytecode that Python compares": (pyc(compiled(b"x = 0\n", flags=3)), {}),
-    "old bytecode of another hash": (pyc(compiled(b"x = 0\n", flags=1)), {"bytecode": (False, "")}),
-    "bytecode cut short": (pyc(importlib.util.MAGIC_NUMBER), {}),
+    "old bytecode of another hash": (pyc(compiled(b"x = 0\n", flags=1)), STALE),
+    "bytecode cut short": (pyc(MAGIC), {}),
     "RECORD with a name in another encoding": (recorded(lambda rows: b"caf\xe9.py,,\n" + rows), {}),
     "RECORD with padded hashes": (recorded(lambda rows: re.sub(rb"(,\d+\n)", rb"=\1", rows)), {}),
     "RECORD with a second row": (recorded(lambda rows: rows + f"{MODULE},,\n".encode()), {}),
     "bytecode of another": (pyc(b"old", "other.cpython-311.pyc"), {}),
-    "bytecode of another interpreter": (
-        pyc(compiled(b"x = 0\n", b"\0\0\r\n")),
-        {"bytecode": (None, f"{CACHE}/engine.cpython-311.pyc is of another interpreter: not told")},
-    ),
+    "bytecode of another interpreter": (pyc(compiled(b"x = 0\n", b"\0\0\r\n")), UNTOLD),
 }
 
 
@@ -141,19 +119,15 @@ def test_faults_are_reported(tree: Path, fault: str) -> None:
         assert because in found[name][1]
 
 
-def test_a_module_that_does_not_compile(tree: Path) -> None:
+def test_a_module_that_does_not_compile_or_must_not_be_compiled(tree: Path) -> None:
+    """In a registry, it is anybody's: `vpatch verify` has the same bound."""
     (tree / MODULE).write_bytes(b"(\n")
-
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")
 
     (tree / MODULE).write_bytes(b"x = " + b"not " * 5_000 + b"1\n")
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: nested too deeply")
 
-
-def test_a_module_that_this_process_must_not_compile(tree: Path) -> None:
-    """In a registry, anybody's image: `vpatch verify` has the same bound."""
     (tree / MODULE).write_bytes(b"a;" * nesting.TOKENS)
-
     found = {name: because for name, _, because in check_tree(str(tree), INFO, asked(tree), error=refusal)}
     assert found["compile"].startswith(f"{MODULE}: too large")
 

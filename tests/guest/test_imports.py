@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from vpatch import guest
-from vpatch.guest import loaded
 from vpatch.image.checks import Check, import_outcomes
 
 from tests.conftest import Trees
@@ -61,7 +60,6 @@ MODULES: dict[str, tuple[str, bool | None, str]] = {
 
 
 def run(command: Iterable[str | Path], names: list[str], **options: object) -> tuple[Check, ...]:
-    """Run the script."""
     whole = [*command, "-c", SCRIPT, json.dumps(names)]
     ran = subprocess.run(whole, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     return import_outcomes(names, ran.returncode, ran.stdout, ran.stderr, limit_s=60)
@@ -86,19 +84,7 @@ def test_a_module(said: dict[str, Check], name: str) -> None:
     assert said[name].name == f"import vllm.{name}"
     assert said[name].ok is ok
     assert said[name].because.startswith(because)
-
-
-def test_an_error_names_its_line(said: dict[str, Check]) -> None:
-    assert said["broken"].because.endswith("/vllm/broken.py:1)")
-
-
-def test_an_interpreter_that_dies(tmp_path: Path) -> None:
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm/__init__.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
-
-    (found,) = run([sys.executable], ["vllm"], cwd=tmp_path)
-
-    assert (found.name, found.ok, found.because) == ("import vllm", False, "it was ended by SIGKILL")
+    assert name != "broken" or said[name].because.endswith("/vllm/broken.py:1)"), "an error names its line"
 
 
 def test_the_real_vllm_without_what_it_needs(pristine: Trees, tmp_path: Path) -> None:
@@ -131,27 +117,3 @@ def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
         (f"import {broken}", found[names.index(broken)].because)
     ]
     assert found[names.index(broken)].because.startswith("NameError: name 'undefined_name' is not defined")
-
-
-def test_missing_packages_in_this_process() -> None:
-    library = OSError("libnothing.so.7: cannot open shared object file: No such file or directory")
-    wrapped = ImportError("get it")
-    wrapped.__cause__ = ModuleNotFoundError("No module named 'nothing'", name="nothing")
-
-    expected: dict[Exception, str | None] = {library: "libnothing.so.7", wrapped: "nothing"}
-    expected |= {ModuleNotFoundError("x", name="vllm.gone"): None, ValueError("x"): None}
-    assert {error: loaded.lacking(loaded.errors(error)) for error in expected} == expected
-    assert loaded.import_module("json") == {"ok": True, "because": ""}
-    assert loaded.import_module("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
-
-
-@pytest.mark.parametrize(("code", "because"), [("1 / 0", "ZeroDivisionError: "), ("raise SystemExit(3)", "with 3")])
-def test_import_errors_in_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, because: str
-) -> None:
-    (tmp_path / "broken_here.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = loaded.import_module("broken_here")
-
-    assert found["ok"] is False
-    assert because in str(found["because"])

@@ -89,11 +89,8 @@ def wanted(*names: str) -> list[loaded.Changed]:
     return [known.get(name, (name, "", [1])) for name in names]
 
 
-def test_wrappers_are_looked_through(module: ModuleType) -> None:
+def test_wrappers_are_looked_through_and_what_is_there_instead_is_named(module: ModuleType) -> None:
     assert loaded.compared(module, wanted("plain", "cached", "kept", "A.made", "A.static", "A.size")) == ({}, {})
-
-
-def test_what_is_there_instead_is_named(module: ModuleType) -> None:
     found, _ = loaded.compared(module, wanted("dropped", "A.replaced", "A.reset", "A.gone"))
 
     path, lines = Path(str(module.__file__)), MODULE.splitlines()

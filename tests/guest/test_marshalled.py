@@ -68,7 +68,7 @@ def test_the_code_of_another_process_is_the_same(tmp_path: Path, optimize: int) 
 def test_another_source_has_other_code() -> None:
     """Each change of one character that still compiles, except for those that Python does not see."""
     drawn, content, compared = random.Random(3), compiled(SOURCE), 0  # noqa: S311 - a test draws
-    for _ in range(400):
+    for _ in range(200):
         at = drawn.randrange(len(SOURCE))
         other = SOURCE[:at] + drawn.choice("abx0_ 1") + SOURCE[at + 1 :]
         try:
@@ -78,7 +78,7 @@ def test_another_source_has_other_code() -> None:
         else:
             compared += 1
         assert is_compiled_from(content, other.encode(), "m.pyc") == same, other
-    assert compared > 50
+    assert compared > 25
 
 
 def test_damaged_code_is_other_code() -> None:

@@ -44,7 +44,6 @@ def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(engine_address: str) -> Iterator[docker.DockerClient]:
-    """Return a client of the engine."""
     made = docker.DockerClient(base_url=engine_address)
     yield made
     made.close()
@@ -52,7 +51,6 @@ def client(engine_address: str) -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="session")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lay out a Python for images."""
     root = tmp_path_factory.mktemp("standin") / "root"
     python_root(root)
     return root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -18,6 +19,8 @@ from vpatch.image.engine.containers import ScriptResult, ScriptRunner
 BASE = "vllm/vllm-openai:v0.20.2"
 ONE = ("--overlay", "turboquant-skip-list")
 """The overlay of the fewest files, where any would do."""
+NOT_RUN = "5 passed, 3 of 8 not run (the image lacks torch)"
+"""The tests of an image with `ONE`, in the stand-in."""
 SITE = "usr/local/lib/python3.12/dist-packages"
 ENTRYPOINT = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
 CONFIG: Mapping[str, Any] = {
@@ -130,6 +133,14 @@ def layered(client: docker.DockerClient, tar: Path, below: str, name: str) -> st
         return str(client.api.commit(container, repository, tag)["Id"])
     finally:
         client.api.remove_container(container)
+
+
+def last_layer(client: docker.DockerClient, image: str) -> Mapping[str, bytes | None]:
+    """Return the bytes of each file in an image's last layer, as the engine saves it, and None for each folder."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
+        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
+        with tarfile.open(fileobj=whole.extractfile(manifest["Layers"][-1])) as tar:
+            return {one.name: file.read() if (file := tar.extractfile(one)) else None for one in tar}
 
 
 def run_in(client: docker.DockerClient, image: str, code: str, *arguments: str) -> ScriptResult:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import docker
 import pytest
@@ -18,7 +17,7 @@ from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
 from tests.hybrid import DEFAULT, TILES
 from tests.image.conftest import Left
-from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, archive, layered, run_in
+from tests.image.standin import BASE, CONFIG, ENTRYPOINT, NOT_RUN, ONE, SITE, archive, last_layer, layered, run_in
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -54,14 +53,6 @@ def look(client: docker.DockerClient, image: str) -> dict[str, Any]:
     found = json.loads(ran.out)
     assert isinstance(found, dict)
     return found
-
-
-def last_layer(client: docker.DockerClient, image: str) -> Mapping[str, bytes | None]:
-    """Return the bytes of each file in an image's last layer, as the engine saves it, and None for each folder."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
-        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
-        with tarfile.open(fileobj=whole.extractfile(manifest["Layers"][-1])) as tar:
-            return {one.name: file.read() if (file := tar.extractfile(one)) else None for one in tar}
 
 
 def changed(tree: Path, *overlays: str) -> dict[str, bytes]:
@@ -123,11 +114,14 @@ def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program
     assert left() == before
 
 
-@pytest.mark.deep
-def test_a_fixed_time_is_in_the_layer(vpatch: Program, monkeypatch: pytest.MonkeyPatch, built: Ran) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+def test_its_tests_and_its_label(built: Ran, vpatch: Program) -> None:
+    ran, shown = vpatch("test", "try:built"), vpatch("inspect", "try:built", "--json").json
+    first, outcome = ran.err.splitlines()
 
-    assert vpatch("build", "--base", BASE, *ORDER).json["layer"]["diff_id"] != built.json["layer"]["diff_id"]
+    assert (ran.code, ran.out) == (0, "  passed  5 tests\n  not run 3 tests: the image lacks torch\n")
+    assert first.startswith("vLLM 0.20.2 in try:built, patched by vpatch ")
+    assert outcome.startswith(f"Tested try:built: {NOT_RUN}. Run it: `docker run ")
+    assert (shown["image"]["from"], [one["state"] for one in shown["overlays"]]) == ("engine", ["applied"])
 
 
 @pytest.mark.deep
@@ -190,22 +184,18 @@ def compiled(client: docker.DockerClient, python: str, slim: Trees, tmp_path_fac
     return "try:compiled"
 
 
-def failing(explanation: str) -> Callable[..., None]:
-    """Return a method of an engine's client that reports an error of the server."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise APIError("500 Server Error", explanation=explanation)
-
-    return fail
+FAILING = Mock(side_effect=APIError("500 Server Error", explanation="Out Of Order\nat line 1"))
+"""In place of a method of an engine's client: an error of the server."""
 
 
-@pytest.mark.parametrize("loads", [pytest.param(True, marks=pytest.mark.deep), False], ids=["loads", "commits"])
+@pytest.mark.deep
+@pytest.mark.parametrize("loads", [True, False], ids=["loads", "commits"])
 def test_old_bytecode_is_removed_and_modes_are_kept(
     vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch, *, loads: bool
 ) -> None:
     """Also in an engine that accepts no single layer, and has to make it of a container."""
     if not loads:
-        monkeypatch.setattr(docker.APIClient, "load_image", failing("content digest sha256:12 not found"))
+        monkeypatch.setattr(docker.APIClient, "load_image", FAILING)
     ran = vpatch("build", "--base", compiled, *ORDER, "--tag", "try:kept")
 
     assert ran.code == 0, ran.err
@@ -224,7 +214,7 @@ def test_old_bytecode_is_removed_and_modes_are_kept(
 @pytest.mark.deep
 def test_an_engine_that_accepts_neither(refused: Program, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_image", "commit"):
-        monkeypatch.setattr(docker.APIClient, name, failing("Out Of Order\nat line 1"))
+        monkeypatch.setattr(docker.APIClient, name, FAILING)
     ran = refused("build", "--base", compiled, *ONE, "--no-test", "--tag", "try:never")
 
     assert ran.err == "cannot commit: try:compiled: out of order\n"

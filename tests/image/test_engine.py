@@ -6,6 +6,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import docker
 import pytest
@@ -123,45 +124,34 @@ def test_the_layers_of_a_pull_are_added_up() -> None:
         list(followed([{"error": "no space"}], "a:b", phase, verbs))
 
 
+NVML = "nvidia-container-cli: initialization error: nvml error: driver not loaded : unknown"
 DRIVER = (
     "failed to create shim: OCI runtime create failed: error running hook #0: exit status 1, stderr: "
     "nvidia-container-cli: initialization error: nvml error: driver not loaded\n: unknown"
+)
+CDI = (
+    "cdi device injection failed: unresolvable cdi devices nvidia.com/gpu=all: install the NVIDIA Container Toolkit, "
+    "run `sudo nvidia-ctk runtime configure --runtime=docker` and restart the engine; or leave out --gpus"
 )
 
 
 @pytest.mark.parametrize(
     ("says", "what", "cause"),
     [
-        (
-            DRIVER,
-            "no GPUs",
-            "nvidia-container-cli: initialization error: nvml error: driver not loaded : unknown: "
-            "`nvidia-smi` shows whether the driver works; or leave out --gpus",
-        ),
-        (
-            "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all",
-            "no NVIDIA runtime",
-            "cdi device injection failed: unresolvable cdi devices nvidia.com/gpu=all: "
-            "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure --runtime=docker` "
-            "and restart the engine; or leave out --gpus",
-        ),
+        (DRIVER, "no GPUs", f"{NVML}: `nvidia-smi` shows whether the driver works; or leave out --gpus"),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", "no NVIDIA runtime", CDI),
     ],
     ids=["a toolkit without a driver", "a newer engine"],
 )
 def test_engines_without_gpus(
     client: docker.DockerClient, image: str, monkeypatch: pytest.MonkeyPatch, says: str, what: str, cause: str
 ) -> None:
-    """Messages of engines that these tests do not have."""
+    """Messages of engines that these tests do not have; theirs names what it lacks before the missing interpreter."""
+    problem = problem_of(require_gpus, client, image, "the-tests", "no-such-python")
+    assert problem.what == "no NVIDIA runtime"
 
-    def start(*_: object) -> None:
-        raise docker.errors.APIError("500 Server Error", explanation=says)
-
-    monkeypatch.setattr(docker.APIClient, "start", start)
+    error = docker.errors.APIError("500 Server Error", explanation=says)
+    monkeypatch.setattr(docker.APIClient, "start", Mock(side_effect=error))
 
     problem = problem_of(require_gpus, client, image, "the-tests", "python3")
     assert (problem.what, problem.where, problem.reason) == (what, "docker engine", cause)
-
-
-def test_other_errors_are_left_to_the_tests(client: docker.DockerClient, image: str) -> None:
-    """This engine has no GPUs, and yet the missing interpreter is not what is reported."""
-    assert problem_of(require_gpus, client, image, "the-tests", "no-such-python").what == "no NVIDIA runtime"

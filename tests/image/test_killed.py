@@ -1,16 +1,14 @@
-"""Builds that are interrupted or killed leave no tag and no container; the tests' own engine ends with them."""
+"""Builds that are interrupted or killed leave no tag and no container."""
 
 from __future__ import annotations
 
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import docker
@@ -19,10 +17,8 @@ from vpatch.image.engine import containers
 from vpatch.image.engine.containers import NAME, REAPER
 
 from tests.image.conftest import Left
-from tests.image.servers import ENGINE
-from tests.image.standin import ONE, archive, libraries
-from tests.needs import need
-from tests.processes import UNWATCHED, ending, processes
+from tests.image.standin import ONE
+from tests.processes import UNWATCHED
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
 READING, TESTING = "create", "start"
@@ -102,45 +98,3 @@ def test_the_reaper_removes_what_a_run_left_unless_it_is_done(
         engine.api.remove_container(container)
     for image in there & {*images}:
         engine.api.remove_image(image, force=True)
-
-
-TESTS = """
-import sys
-from pathlib import Path
-import docker
-from tests.image.servers import docker_engine
-from tests.image.standin import imported
-folder, tar = map(Path, sys.argv[1:])
-with docker_engine(folder) as address:
-    client = docker.DockerClient(base_url=address)
-    imported(client, tar, "try:sleep")
-    made = client.containers.run("try:sleep", ["infinity"], entrypoint="/bin/sleep", network_mode="none", detach=True,
-        stop_signal="SIGKILL")  # it heeds no other
-    made.reload()
-    print(made.attrs["State"]["Pid"], flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.deep
-def test_the_engine_of_the_tests_ends_with_them(tmp_path: Path) -> None:
-    need(*ENGINE)
-    root = tmp_path / "root"
-    for file in ("/bin/sleep", *libraries("/bin/sleep")):
-        (root / file.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(Path(file).resolve(), root / file.lstrip("/"))
-    tar, folder = archive(tmp_path / "tar", (root, "")), tmp_path / "e"  # a short name: it is in the paths of sockets
-    folder.mkdir()
-    command = [sys.executable, "-c", TESTS, str(folder), str(tar)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-    ) as tests:
-        assert tests.stdout
-        container = int(tests.stdout.readline())
-        servers = processes(str(folder))
-        servers.remove(tests.pid)
-        assert len(servers) >= 3, "the engine, containerd and the container's shim"
-        with ending(container, *servers) as wait:
-            tests.kill()
-            wait()

@@ -53,9 +53,10 @@ def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...])
     assert f": not installed: {how_to_add('image')}\n" in ran.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("arguments", "spared"),
-    [deep(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")],
+    [(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")],
     ids=["engine", "registry"],
 )
 def test_imports_only_what_is_needed(arguments: tuple[str, ...], spared: str) -> None:

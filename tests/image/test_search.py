@@ -65,9 +65,8 @@ def files_of(views: Sequence[LayerView], config: Mapping[str, Any]) -> LayeredFi
 
 
 def found(layer: Layer, python: str | None = None, env: Mapping[str, str] | None = None, *, pth: bool = False) -> Place:
-    """Return the vLLM that is found in an image of one layer; `workdir` is not of the environment."""
-    given = {"PATH": SYSTEM, **(env or {})}
-    config = config_of(given, given.pop("workdir", ""))
+    """Return the vLLM that is found in an image of one layer."""
+    config = config_of({"PATH": SYSTEM, **(env or {})})
     files = files_of([view_of(tar(*layer.items()))], config)
     while files.descend():
         continue
@@ -86,20 +85,14 @@ ENV, USER = "srv/env/lib/python3.13/site-packages", "root/.local/lib/python3.12/
         ("usr/lib/python3/dist-packages", {}),
         ("opt/venv/lib/python3.12/site-packages", {}),
         ("opt/conda/lib/python3.11/site-packages", {}),
-        (ENV, {"PATH": f"/srv/env/bin:{SYSTEM}"}),
         (ENV, {"VIRTUAL_ENV": "/srv/env"}),
         ("workspace/vllm-source", {"PYTHONPATH": "/workspace/vllm-source"}),
-        ("workspace", {"workdir": "/workspace"}),
-        ("app/src", {"PYTHONPATH": "src", "workdir": "/app"}),
-        ("srv/src", {"PYTHONPATH": "../srv/src", "workdir": "/app"}),
-        (USER, {}),
-        ("home/me/.local/lib/python3.12/site-packages", {"HOME": "/home/me"}),
-        ("srv/base/lib/python3.12/site-packages", {"PYTHONUSERBASE": "/srv/base"}),
         ("usr/local/lib64/python3.12/site-packages", {}),
         (DEBIAN, {"PATH": ""}),
     ],
 )
 def test_layouts(site: str, how: dict[str, str]) -> None:
+    """Of distributions, which those that are drawn have not."""
     bins = {"srv/env/bin/python3": b"", "usr/bin/python3": b""}
     assert found({**vllm(site), **bins}, env=how) == Place(site, "vllm-0.20.2.dist-info")
 
@@ -332,11 +325,11 @@ def outcome(bed: Bed, seed: int, top: Path) -> str:
     return "found"
 
 
-MORE = sampled([range(first, first + 100) for first in range(12, 1012, 100)], 3)
+MORE = sampled([range(first, first + 100) for first in range(8, 1008, 100)], 3)
 
 
 @root_only
-@pytest.mark.parametrize("seeds", [range(12), *map(deep, MORE)])
+@pytest.mark.parametrize("seeds", [range(8), *map(deep, MORE)])
 def test_what_is_found_is_what_is_imported(bed: Bed, tmp_path: Path, seeds: range) -> None:
     counts = Counter(outcome(bed, seed, tmp_path / "top") for seed in seeds)
 

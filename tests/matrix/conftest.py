@@ -24,13 +24,11 @@ WANTED = {name: SOURCES[name] for name in (CORE, INIT)}
 
 
 def release_of(cache: Cache | None, version: str = "1.0") -> IndexRelease:
-    """Return a release of the loopback index."""
     (release,) = releases_of("vllm", [version], cache).releases
     return release
 
 
 def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -53,7 +51,6 @@ class Here(Executor):
         """Accept what a pool of processes accepts."""
 
     def submit(self, job: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
-        """Run a job, at once."""
         done: Future[T] = Future()
         try:
             done.set_result(job(*arguments, **named))

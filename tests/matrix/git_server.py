@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from tests.loopback import listening
+from tests.loopback import Quiet, listening
 
 
 @dataclass
@@ -34,11 +33,12 @@ class Served:
 
 @contextmanager
 def serving(root: Path) -> Iterator[Served]:
-    """Serve the repositories in `root`."""
     served = Served(root)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Quiet):
+        protocol_version = "HTTP/1.0"  # of a request that is refused, the body is not read
+
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
             served.asked.append(self.path)
             served.arrived.release()
             if served.silent is not None:
@@ -47,10 +47,7 @@ def serving(root: Path) -> Iterator[Served]:
                 return
             wanted = "Basic " + base64.b64encode(served.login.encode()).decode()
             if served.login and self.headers.get("Authorization") != wanted:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="git"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.send(401, b"", {"WWW-Authenticate": 'Basic realm="git"'})
                 return
             self._run(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
@@ -74,15 +71,7 @@ def serving(root: Path) -> Iterator[Served]:
             ran = subprocess.run(command, input=body, env=environment, capture_output=True, check=False)
             head, _, answer = ran.stdout.partition(b"\r\n\r\n")
             fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
-            self.send_response(int(fields.pop("Status", "200").split()[0]))
-            for name, value in fields.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *arguments: object) -> None:
-            """Print nothing."""
+            self.send(int(fields.pop("Status", "200").split()[0]), answer, fields)
 
     with listening(Handler) as server:
         served.port = server.server_port

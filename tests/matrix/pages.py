@@ -21,7 +21,6 @@ UNREAD = Problem("wrong bytes", "vllm-0.21.1.whl", "vllm/config/cache.py is not 
 
 
 def html(matrix: Matrix) -> str:
-    """Render the page as of a fixed day."""
     return page(matrix, made=datetime(2026, 11, 21, 17, 30, tzinfo=UTC), version="0.1.0")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
@@ -16,9 +17,6 @@ from vpatch.matrix.rendering import markdown_changes
 from vpatch.matrix.verdicts import Cell, FilesRead, Matrix, Row, as_rows, parsed_version, read_rows
 
 from tests.failures import problem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BAD = Problem("drifted", "vllm/a.py", "not there", "A.b")
 PARTS = (
@@ -35,7 +33,6 @@ ROWS = (
 
 
 def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) -> Path:
-    """Write what the command prints, with one change."""
     body = {"schema": 1, "command": "matrix", "problems": [], "rows": as_rows(Matrix((), ROWS))}
     change(body)
     path.write_text(json.dumps(body))
@@ -58,8 +55,6 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def put(*path: str | int, to: object) -> Callable[[Any], object]:
-    """Return a function that sets a field."""
-
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]
@@ -110,11 +105,12 @@ def test_no_json_object(tmp_path: Path, data: bytes) -> None:
     assert "\n" not in line
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file_and_no_version(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
 
     assert str(problem_of(read_rows, gone)) == f"cannot read: {gone}: no such file or directory"
     assert str(problem_of(read_rows, tmp_path)) == f"cannot read: {tmp_path}: is a directory"
+    assert parsed_version("1" * 5000) is None, "more digits than Python reads"
 
 
 CHANGES = (
@@ -159,7 +155,3 @@ def test_changes_in_markdown() -> None:
         "",
     ]
     assert markdown_changes(()) == []
-
-
-def test_a_number_that_python_does_not_read_is_no_version() -> None:
-    assert parsed_version("1" * 5000) is None

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from vpatch.errors import Failure
@@ -25,13 +26,31 @@ HASH = hashlib.sha256(DATA).hexdigest()
 OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
 BAD = "f" * 64
 FF = f"objects/ff/{BAD[2:]}"
-TRIES = """
+CLOSED = [
+    ("new", 0o500, "Cache.opened()", "cannot write the cache: {folder}"),
+    (OBJECT, 0o000, f"Cache.opened().get({HASH!r}, print)", f"cannot read the cache: {{folder}}/{OBJECT}"),
+    ("objects/ff", 0o500, f"Cache.opened().get({BAD!r}, print)", f"cannot write the cache: {{folder}}/{FF}"),
+    ("objects", 0o000, "Cache.opened().usage()", "cannot read the cache: {folder}/objects"),
+    ("wheels", 0o400, "Cache.opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
+]
+FULL = "Cache.opened().put(b'x' * 5000)"
+TRIES = f"""
+import resource, sys
+from pathlib import Path
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
-try:
-    Cache.{}
-except Failure as failure:
-    print(failure)
+def tried(call):
+    try:
+        eval(call)
+    except Failure as failure:
+        print(failure)
+for closed, mode, call, _ in {CLOSED}:
+    Path(sys.argv[1], closed).chmod(mode)
+    tried(call)
+    Path(sys.argv[1], closed).chmod(0o700)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
+tried({FULL!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 """
 
 
@@ -111,55 +130,27 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert str(problem_of(Cache.opened)) == line
 
 
-def homeless() -> Path:
-    raise RuntimeError("Could not determine home directory.")
-
-
 def test_says_that_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     line = "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache"
 
     assert str(problem_of(Cache.opened)) == line
 
 
-@pytest.mark.parametrize(
-    ("closed", "mode", "call", "line"),
-    [
-        ("new", 0o500, "opened()", "cannot write the cache: {folder}"),
-        (OBJECT, 0o000, f"opened().get({HASH!r}, print)", f"cannot read the cache: {{folder}}/{OBJECT}"),
-        ("objects/ff", 0o500, f"opened().get({BAD!r}, print)", f"cannot write the cache: {{folder}}/{FF}"),
-        ("objects", 0o000, "opened().usage()", "cannot read the cache: {folder}/objects"),
-        ("wheels", 0o400, "opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
-    ],
-)
-def test_says_that_it_may_not_be_used(cache: Cache, closed: str, mode: int, call: str, line: str) -> None:
+def test_says_that_it_may_not_be_used_or_written(cache: Cache) -> None:
+    """A full disk leaves nothing half-written."""
     cache.put(DATA)
     cache.put_note(WHEELS, KEY, {})
     (cache.folder / "objects/ff").mkdir()
     (cache.folder / FF).write_text("damaged")
-    (cache.folder / closed).chmod(mode)
-    printed_line = printed(TRIES.format(call), wrapper=HUMBLE)
-    (cache.folder / closed).chmod(0o700)
+    before = files_in(cache.folder)
+    lines = printed(TRIES, str(cache.folder), wrapper=HUMBLE).splitlines()
 
-    assert printed_line == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
-
-
-def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:
-    code = f"""
-import resource
-from pathlib import Path
-from vpatch.errors import Failure
-from vpatch.matrix.cache import Cache
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
-try:
-    Cache(Path({str(cache.folder)!r})).put(b"x" * 5000)
-except Failure as failure:
-    print(failure)
-resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-"""
-    assert printed(code) == f"cannot write the cache: {cache.folder}: file too large; use --no-cache to do without\n"
-    assert files_in(cache.folder) == []
+    expected = [f"{line.format(folder=cache.folder)}: permission denied" for *_, line in CLOSED]
+    expected += [f"cannot write the cache: {cache.folder}: file too large"]
+    assert lines == [f"{line}; use --no-cache to do without" for line in expected]
+    assert files_in(cache.folder) == before
 
 
 @pytest.mark.deep

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from vpatch.core.catalogue import discover
@@ -11,15 +13,10 @@ from vpatch.matrix.rendering import markdown
 from vpatch.matrix.verdicts import Matrix, read_rows
 
 from tests.blocks import put
+from tests.conftest import Process, Program, Ran
 from tests.readme import README, RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
 from tests.tiers import whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.conftest import Process, Program, Ran
 
 pytestmark = [whole, pytest.mark.deep]  # it reads the real index; test_record.py reads what is recorded
 
@@ -58,36 +55,6 @@ def test_few_bytes_are_read(cold: Ran) -> None:
     assert cold.json["bytes_read"] <= 0.03 * cold.json["wheel_bytes"]
     assert cold.json["wheel_bytes"] > 6e9
     assert f"read {cold.json['bytes_read'] / 1e6:.1f} of " in cold.err
-
-
-def test_a_pending_part_tells_its_shape(cold: Ran) -> None:
-    parts = [part for row in cold.json["rows"] for cell in row["overlays"] for part in cell["parts"]]
-
-    assert {part["state"] for part in parts if part["shape"]} == {"pending"}
-    assert all(part["shape"] for part in parts if part["state"] == "pending")
-
-
-def without_network(home: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which no server can be reached."""
-    return {**home, "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
-
-
-def test_a_warm_cache_needs_no_network(process: Process, home: Mapping[str, str], cold: Ran) -> None:
-    ran = process("matrix", "--json", "--overlay", "turboquant-skip-list", env=without_network(home))
-
-    assert ran.code == 0, ran.err
-    assert ran.json["bytes_read"] == 0
-    assert ran.json["wheel_bytes"] == cold.json["wheel_bytes"]
-    assert [note.partition(":")[0] for note in ran.json["notes"]] == ["offline"]
-    assert "\noffline: " in f"\n{ran.err}"
-    assert states(ran) == {key: state for key, state in states(cold).items() if key[1] == "turboquant-skip-list"}
-
-
-def test_without_a_cache_offline_it_says_why(process: Process, home: Mapping[str, str], cold: Ran) -> None:
-    ran = process("matrix", "--no-cache", "--vllm", "0.20.2", env=without_network(home))
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("package index failed: ")
 
 
 def test_readme_and_the_record_are_as_the_releases_are(cold: Ran, tmp_path: Path) -> None:

@@ -15,76 +15,59 @@ from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, flip, release_of
 
 
-def test_offline_with_a_warm_cache_it_works_and_says_so(index: IndexServer, cache: Cache) -> None:
+@pytest.mark.parametrize(("how", "cause"), [("down", "connection refused"), ("silent", "no answer within 0.1 s")])
+def test_offline_with_a_warm_cache_it_works_and_says_so(
+    index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch, how: str, cause: str
+) -> None:
     online = releases_of("vllm", [], cache)
     (release,) = online.releases
     tree = release.read(FILES)
     assert online.notes == ()
-    index.stop()
+    monkeypatch.setattr(session, "TIMEOUT", 0.1)
+    if how == "down":
+        index.stop()
+    else:
+        index.stalls = "/simple/"
 
     for versions in ([], ["1.0"]):
         offline = releases_of("vllm", versions, cache)
 
         assert offline.releases == online.releases
         (note,) = offline.notes
-        assert note.startswith(f"offline: {index.url}/simple/: connection refused; vllm releases as of 20")
+        assert note.startswith(f"offline: {index.url}/simple/: {cause}; vllm releases as of 20")
         assert note.endswith(" UTC")
         again = offline.releases[0].read(FILES)
         assert (again.files, again.received, again.size) == (tree.files, 0, tree.size)
 
 
-def test_an_index_that_is_silent_counts_as_offline(
-    index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    online = releases_of("vllm", [], cache)
-    monkeypatch.setattr(session, "TIMEOUT", 0.1)
-    index.stalls = "/simple/"
+def test_an_index_that_answers_is_believed(index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without TLS, or with a wrong certificate, is an answer, too: it must not hold releases back."""
+    releases_of("vllm", [], cache)
+    for page in ("500", "403", "picture"):
+        index.page = page
+        assert problem_of(releases_of, "vllm", [], cache).what == "package index failed"
 
-    offline = releases_of("vllm", [], cache)
-
-    assert offline.releases == online.releases
-    assert "no answer within 0.1 s" in offline.notes[0]
-
-
-def test_an_index_with_a_wrong_certificate_does_not(
-    index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An answer without TLS, or with a wrong certificate, is an answer: it must not hold releases back."""
     url = f"{index.url.replace('http:', 'https:')}/simple/"
     note = {"date": "2026-01-01 00:00 UTC", "offers": []}
     cache.put_note(LISTINGS, hashlib.sha256(f"vllm\n{url}".encode()).hexdigest(), note)
     monkeypatch.setenv("PIP_INDEX_URL", url)
-
     line = str(problem_of(releases_of, "vllm", [], cache))
-
     assert line.startswith(f"package index failed: {url}: ")
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("page", ["500", "403", "picture"])
-def test_an_index_that_answers_is_believed(index: IndexServer, cache: Cache, page: str) -> None:
-    releases_of("vllm", [], cache)
-    index.page = page
-
-    assert problem_of(releases_of, "vllm", [], cache).what == "package index failed"
-
-
 def test_offline_without_a_listing(index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is none, or one of another index."""
+    """It is damaged; or there is none, or one of another index."""
     releases_of("vllm", [], cache)
     index.stop()
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    for kept_in in (cache, None):
-        line = str(problem_of(releases_of, "vllm", [], kept_in))
-        assert line == "package index failed: http://127.0.0.1:1/simple: connection refused"
+    with monkeypatch.context() as patched:
+        patched.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+        for kept_in in (cache, None):
+            line = str(problem_of(releases_of, "vllm", [], kept_in))
+            assert line == "package index failed: http://127.0.0.1:1/simple: connection refused"
 
-
-def test_offline_with_a_damaged_listing(index: IndexServer, cache: Cache) -> None:
-    releases_of("vllm", [], cache)
     (path,) = (cache.folder / LISTINGS).iterdir()
     path.write_bytes(path.read_bytes().replace(b"1.0", b"2.0"))
-    index.stop()
-
     assert [str(problem) for problem in problems_of(releases_of, "vllm", [], cache)] == [
         f"package index failed: {index.url}/simple/: connection refused",
         f"damaged in the cache: {index.url}/simple/: the list of its vllm releases is gone",
@@ -130,7 +113,6 @@ def test_no_secret_is_kept_or_shown(index: IndexServer, cache: Cache, monkeypatc
 
 
 def object_of(cache: Cache, data: bytes) -> Path:
-    """Return the path of an object in the cache."""
     (path,) = (path for path in (cache.folder / "objects").glob("*/*") if path.read_bytes() == data)
     return path
 

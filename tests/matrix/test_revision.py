@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
@@ -16,13 +15,11 @@ from vpatch.core.listing import unpack
 from vpatch.matrix.trees import Revision
 from vpatch.matrix.verdicts import FilesRead
 
+from tests.conftest import Trees
 from tests.failures import problem_of
 from tests.hybrid import HYBRID
 from tests.matrix.git_server import Served, git, serving
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -68,27 +65,35 @@ def read(address: object, rev: str, files: dict[str, bytes]) -> FilesRead:
 
 
 @pytest.mark.parametrize(
-    ("rev", "release", "version"),
+    ("kind", "rev", "release", "version"),
     [
-        ("main~1", OLD, OLD),
-        ("later", NEW, None),
-        (f":/release {OLD}", OLD, OLD),
-        deep(f"v{OLD}", OLD, OLD),
-        deep(f"refs/tags/v{NEW}", NEW, NEW),
-        deep("main", NEW, NEW),
-        deep("HEAD", NEW, NEW),
+        ("folder", "main~1", OLD, OLD),
+        ("folder", "later", NEW, None),
+        ("folder", f":/release {OLD}", OLD, OLD),
+        deep("folder", f"refs/tags/v{NEW}", NEW, NEW),
+        deep("folder", "HEAD", NEW, NEW),
+        ("http", "later", NEW, None),
+        ("file", "COMMIT", OLD, OLD),
+        deep("http", f"v{OLD}", OLD, OLD),
+        deep("http", "HEAD", NEW, NEW),
+        deep("http", "COMMIT", OLD, OLD),
+        deep("file", "main", NEW, NEW),
     ],
 )
-def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: str | None) -> None:
+def test_a_revision(
+    upstream: Path, server: Served, slim: Trees, kind: str, rev: str, release: str, version: str | None
+) -> None:
     files = code(slim(release))
-    commit = git(upstream, "rev-parse", f"{rev}^{{commit}}" if ":" not in rev else "main~1")
+    addresses = {"folder": str(upstream), "file": f"file://{upstream}", "http": server.url("upstream/.git")}
+    commit = git(upstream, "rev-parse", f"{f'v{OLD}' if rev == 'COMMIT' or ':' in rev else rev}^{{commit}}")
 
-    tree = read(upstream, rev, files)
+    tree = read(addresses[kind], commit if rev == "COMMIT" else rev, files)
 
     assert len(files) > 15
-    assert tree == FilesRead(files, version, f"{upstream} {commit}")
-    assert Revision(str(upstream), rev).name == rev
-    assert read(upstream, commit[:10], files) == tree
+    assert (tree.files, tree.version, tree.origin) == (files, version, f"{addresses[kind]} {commit}")
+    assert (tree.received > 10_000) == (kind != "folder")
+    assert Revision(addresses[kind], rev).name == rev
+    assert read(upstream, commit[:10], files).files == files
 
 
 def test_what_is_read_of_a_revision(upstream: Path) -> None:
@@ -147,31 +152,6 @@ def test_started_by_a_hook_of_another_repository(
     for address in (upstream, f"file://{upstream}"):
         assert read(address, "main", code(slim(NEW))).files == code(slim(NEW))
     assert not list((tmp_path / "other/.git/objects").rglob("*.pack"))
-
-
-@pytest.mark.parametrize(
-    ("scheme", "rev", "release", "version"),
-    [
-        ("http", "later", NEW, None),
-        ("file", "COMMIT", OLD, OLD),
-        deep("http", f"v{OLD}", OLD, OLD),
-        deep("http", "HEAD", NEW, NEW),
-        deep("http", "COMMIT", OLD, OLD),
-        deep("file", "main", NEW, NEW),
-    ],
-)
-def test_a_url(
-    upstream: Path, server: Served, slim: Trees, scheme: str, rev: str, release: str, version: str | None
-) -> None:
-    files = code(slim(release))
-    address = f"file://{upstream}" if scheme == "file" else server.url("upstream/.git")
-    commit = git(upstream, "rev-parse", f"v{OLD}^{{commit}}" if rev == "COMMIT" else f"{rev}^{{commit}}")
-
-    tree = read(address, commit if rev == "COMMIT" else rev, files)
-
-    assert tree.files == files
-    assert (tree.version, tree.origin) == (version, f"{address} {commit}")
-    assert tree.received > 10_000
 
 
 def test_only_what_is_wanted_is_fetched(upstream: Path, server: Served, tmp_path: Path) -> None:

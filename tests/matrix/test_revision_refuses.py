@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.installation import how_to_add
 from vpatch.matrix import trees
 from vpatch.matrix.trees import Revision, shown
 
+from tests.conftest import Program
 from tests.failures import problem_of
 from tests.matrix.git_server import Served, git, serving
 from tests.processes import PATIENCE, ending, processes
 from tests.tiers import deep
-
-if TYPE_CHECKING:
-    from tests.conftest import Program
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -102,22 +98,15 @@ def test_no_such_revision(repository: Path, kind: str, rev: str, cause: str) -> 
         ("http://us:pw@[bad/x?t=pw", "cannot fetch: http://[bad/x: "),
         ("ssh://us@127.0.0.1:1/x", "cannot fetch: ssh://127.0.0.1:1/x: ssh: connect to host"),
         ("nonsense://{tmp}", "cannot fetch: nonsense://{tmp}: transport 'nonsense' not allowed"),
+        ("--upload-pack={tmp}/x", "cannot read: --upload-pack={tmp}/x: a git address cannot begin with a hyphen"),
+        ("file://{tmp}/repository -x", "cannot read: -x: a git revision cannot begin with a hyphen"),
     ],
 )
 def test_no_repository(repository: Path, tmp_path: Path, address: str, message: str) -> None:
-    found = refused(address.format(tmp=tmp_path))
+    found = refused(*address.format(tmp=tmp_path).split())
 
     assert found.startswith(message.format(tmp=tmp_path))
     assert "pw" not in found.replace(str(tmp_path), "")
-
-
-@pytest.mark.parametrize("kind", ["address", "revision"])
-def test_no_options(repository: Path, tmp_path: Path, kind: str) -> None:
-    evil = f"--upload-pack=touch {tmp_path}/done"
-
-    told = refused(*((evil,) if kind == "address" else (f"file://{repository}", evil)))
-
-    assert told == f"cannot read: {evil}: a git {kind} cannot begin with a hyphen"
 
 
 def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,53 +183,28 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
     assert processes(f"127.0.0.1:{server.port}/") == []
 
 
-@pytest.mark.deep
-def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its queue is full: a connection gets no answer at all."""
-    monkeypatch.setattr(trees, "SILENCE", 0.5)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        address = listening.getsockname()
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.settimeout(0)
-            one.connect_ex(address)
-
-        told = refused(f"http://127.0.0.1:{address[1]}/x")
-
-        assert told == f"cannot fetch: http://127.0.0.1:{address[1]}/x: no sign of life within 0.5 s"
-        assert processes(f"127.0.0.1:{address[1]}/") == []
-        for one in waiting:
-            one.close()
-
-
 IN_THREADS = """
 import os, select, signal, sys, threading
 from vpatch.matrix.trees import Revision
 woken, wake = os.pipe()
 os.set_blocking(wake, False)
 signal.set_wakeup_fd(wake)  # so that a signal just before the wait ends it, too
-for _ in range(int(sys.argv.pop())):
+for _ in range(4):
     threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
 select.select([woken], [], [])
 """
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize(
-    ("script", "count"), [deep(READ, 1, id="alone"), pytest.param(IN_THREADS, 4, id="in daemon threads")]
-)
-def test_interrupted(repository: Path, server: Served, temporary: Path, script: str, count: int) -> None:
-    """No folder and no process is left."""
+def test_interrupted(repository: Path, server: Served, temporary: Path) -> None:
+    """No folder and no process is left of those that daemon threads use."""
     server.silent = threading.Event()
-    several = [str(count)] if script == IN_THREADS else []
-    command = [sys.executable, "-c", script, server.url("repository/.git"), "main", *several]
+    command = [sys.executable, "-c", IN_THREADS, server.url("repository/.git"), "main"]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE) as child:
-        assert all(server.arrived.acquire(timeout=PATIENCE) for _ in range(count))
-        assert len(list(temporary.iterdir())) == count
+        assert all(server.arrived.acquire(timeout=PATIENCE) for _ in range(4))
+        assert len(list(temporary.iterdir())) == 4
         running = processes(f"127.0.0.1:{server.port}/")
-        assert len(running) > count
+        assert len(running) > 4
         with ending(*running) as wait:
             child.send_signal(signal.SIGINT)
             _, told = child.communicate(timeout=PATIENCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
@@ -19,11 +19,9 @@ from vpatch.matrix.verdicts import Cell
 from vpatch.matrix.worker import Together, try_one, try_together, work
 from vpatch.tree.apply import Writes
 
+from tests.conftest import Trees
 from tests.releases import fact
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 __all__ = ["names_of_fragments"]
 
@@ -102,15 +100,13 @@ def test_a_cell_has_the_shape_and_the_problems_of_its_verdict() -> None:
     assert one(LOST).problems == one(LOST).verdict.problems
 
 
-def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_that_writes_and_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that loses its changes is written again."""
-    monkeypatch.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
+        problem = Problem("not idempotent", "good", f"the second run writes {FILE}", code=Code.NOT_IDEMPOTENT)
+        assert problem in one(GOOD).problems
 
-    problem = Problem("not idempotent", "good", f"the second run writes {FILE}", code=Code.NOT_IDEMPOTENT)
-    assert problem in one(GOOD).problems
-
-
-def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = worker._MemoryTree.decide
 
     def wrong(self: worker._MemoryTree, *args: Any, **kwargs: Any) -> Writes:
@@ -123,7 +119,6 @@ def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(writes, carry_out=carry_out)
 
     monkeypatch.setattr(worker._MemoryTree, "decide", wrong)
-
     assert Problem("not reversible", FILE, "it stays changed", code=Code.NOT_REVERSIBLE) in one(GOOD).problems
 
 
@@ -160,7 +155,7 @@ def test_overlays_that_fail_only_together() -> None:
 
 
 ONE = ("turboquant-skip-list",)
-IDS = tuple(item.id for item in select(discover(), ("hybrid-mtp-prefix", "turboquant-hybrid", "turboquant-skip-list")))
+IDS = tuple(item.id for item in select(discover(), ("turboquant-hybrid", "turboquant-skip-list")))
 
 
 @pytest.fixture(autouse=True)
@@ -174,10 +169,10 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
 
 
 def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
-    cells, both = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
+    cells, both = work(files(slim, "0.20.2"), IDS, IDS[:1], IDS)
 
     states = {name: cell.verdict.state for name, cell in cells.items()}
-    assert states == {name: fact(name, "0.20.2") for name in IDS[:2]}
+    assert states == {name: fact(name, "0.20.2") for name in IDS[:1]}
     assert both == Together({}, ())
 
 

@@ -6,11 +6,8 @@ import pytest
 from vpatch.net.session import LIMITS, Pace, RefusedError, cause, shown
 
 
-def test_no_secret_is_shown() -> None:
+def test_the_innermost_cause_is_shown_and_no_secret() -> None:
     assert shown("https://me:secret@host:8/a/b?token=secret#secret") == "https://host:8/a/b"
-
-
-def test_the_innermost_cause_is_shown() -> None:
     error = OSError("outer")
     error.__cause__ = ValueError("inner\nmore")
 

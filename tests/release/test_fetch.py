@@ -45,16 +45,6 @@ def test_the_python_files_and_the_dist_info_are_in_the_target(index: IndexServer
     assert stat.S_IMODE((tmp_path / "tree").stat().st_mode) == 0o750
 
 
-def test_the_whole_wheel_is_fetched_where_ranges_are_refused(index: IndexServer, tmp_path: Path) -> None:
-    index.ranges, size = "416", len(index.files[NAME])
-    calls: list[tuple[int, int]] = []
-
-    fetched = fetch("1.0", tmp_path / "tree", progress=lambda done, total: calls.append((done, total)))
-
-    assert files_of(tmp_path / "tree") == index.wanted()
-    assert (fetched.bytes_read, fetched.wheel_bytes) == calls[-1] == (size, size)
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_an_empty_folder_or_a_new_path_is_taken(index: IndexServer, tmp_path: Path, there: bool) -> None:  # noqa: FBT001
     target = tmp_path / "a/b/tree"
@@ -70,13 +60,7 @@ def test_an_empty_folder_or_a_new_path_is_taken(index: IndexServer, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("trouble", "text"),
-    [
-        ({"cuts": 99}, "cut off 3 times"),
-        ({"cuts": 99, "ranges": "ignored"}, "cut off 3 times"),
-        ({"ranges": "elsewhere"}, "another range"),
-        ({"page": "garbage"}, "no such project"),
-    ],
+    ("trouble", "text"), [({"cuts": 99}, "cut off 3 times"), ({"page": "garbage"}, "no such project")]
 )
 def test_nothing_is_left_when_the_server_fails(
     index: IndexServer, refusal: Refusal, trouble: dict[str, object], text: str
@@ -179,18 +163,19 @@ def test_an_interrupt_leaves_nothing_and_the_next_fetch_removes_what_a_kill_left
     assert [path.name for path in (tmp_path / "new").glob(".tree.vpatch-*")] == [".tree.vpatch-mine"]
 
 
-@pytest.mark.deep
 def test_the_extra_is_not_installed() -> None:
     code = """
 import sys
 from vpatch.errors import Failure
 sys.modules["requests"] = None
-try:
-    import vpatch.release.fetch
-except Failure as failure:
-    print(failure)
+for name in ("release.fetch", "matrix.releases"):
+    try:
+        __import__(f"vpatch.{name}")
+    except Failure as failure:
+        print(failure)
+import vpatch.matrix.trees
 """
-    assert printed(code) == f"cannot fetch: requests: not installed: {how_to_add('fetch')}\n"
+    assert printed(code) == f"cannot fetch: requests: not installed: {how_to_add('fetch')}\n" * 2
 
 
 @pytest.mark.deep

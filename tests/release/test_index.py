@@ -111,11 +111,7 @@ FAILED, NO_PAGE = "package index failed: {}/simple/: ", "it sent something else 
     ],
 )
 def test_what_a_broken_index_did(
-    index: IndexServer,
-    monkeypatch: pytest.MonkeyPatch,
-    trouble: dict[str, str],
-    limit: dict[str, int],
-    line: str,
+    index: IndexServer, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, str], limit: dict[str, int], line: str
 ) -> None:
     vars(index).update(trouble)
     for name, value in limit.items():

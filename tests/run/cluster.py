@@ -28,12 +28,7 @@ REAL = ("vllm/envs.py", "vllm/logger.py", "vllm/logging_utils", "vllm/plugins")
 
 @dataclass(frozen=True)
 class Node:
-    """A running node of a cluster, or the head.
-
-    Attributes:
-        process: `ray start --block`, which ends what it started when it is ended.
-        address: of the cluster.
-    """
+    """A running node of a cluster, or the head: `ray start --block` ends what it started when it is ended."""
 
     process: subprocess.Popen[str]
     address: str
@@ -92,21 +87,11 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def node(command: Sequence[str | Path], words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Node]:
-    """Run a node until the block ends.
-
-    Args:
-        command: what runs Ray's program, such as the program itself.
-        words: from `start_words`.
-        environment: its variables.
-    """
+    """Run a node until the block ends; `words` are from `start_words`."""
     with tempfile.TemporaryFile("w+") as said:
+        whole = [*map(str, command), *words]
         process = subprocess.Popen(
-            [*map(str, command), *words],
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            env=dict(environment),
-            cwd="/",
+            whole, stdout=subprocess.PIPE, stderr=said, text=True, env=dict(environment), cwd="/"
         )
         try:
             assert process.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import Selection
+from vpatch.run import store
 from vpatch.run.content import Content
 from vpatch.run.launch import planned
 from vpatch.tree.locate import locate
@@ -64,6 +65,12 @@ def small(tmp_path: Path) -> Content:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_bytes(b"x = 1\n")
     return Content(root, ("one",), {FILE: b"x = 2\n", "vllm/_vpatch/new.py": b""})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile nothing, which takes a process."""
+    monkeypatch.setattr(store, "compiled", lambda *_: None)
 
 
 @pytest.fixture

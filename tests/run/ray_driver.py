@@ -37,7 +37,6 @@ class Worker:
 
 
 def main(address: str, names: str, runtime_env: str) -> None:
-    """Start the workers, one after another."""
     ray.init(address, runtime_env=json.loads(runtime_env), log_to_driver=False, logging_level="ERROR")
     told: dict[str, object] = {"nodes": sum(node["Alive"] for node in ray.nodes())}
     for name in names.split(","):

@@ -24,12 +24,7 @@ FLAGS = ("--max-model-len", "128", "--max-num-seqs", "4")
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers.
-
-    process: the id of the API server's process.
-    url: where it listens.
-    log: the lines that its processes have written so far.
-    """
+    """A server that answers: the id of the API server's process, and the lines that all have written so far."""
 
     process: int
     url: str
@@ -44,7 +39,6 @@ class Server:
         return ids
 
     def metrics(self) -> str:
-        """Return what it exports, as Prometheus reads it."""
         return _session().get(f"{self.url}/metrics", timeout=60).text
 
 

@@ -57,7 +57,6 @@ class Farm:
         )
 
     def placed(self, text: str) -> str:
-        """Return a text with the places of this farm and its vLLM."""
         places = {"CACHE": self.path, "NAME": self.path.name, "SITE": self.root}
         return re.sub("|".join(places), lambda found: str(places[found[0]]), text)
 
@@ -175,7 +174,6 @@ def farm_for(root: Path, cache: Path, added: bytes = b"") -> Farm:
 
 
 def placed(content: Content, cache: Path) -> Farm:
-    """Make a farm, without the bytecode that takes a process to compile."""
     farm = Farm(content.root, content, cache / content.key)
     farm.path.mkdir(mode=0o700, parents=True)
     fill(content, farm.path)

@@ -113,9 +113,12 @@ def test_nothing_is_said_of_a_process_with_a_receipt(farm: Farm) -> None:
         assert b"has no receipt" not in log.read()
 
 
-def test_it_ends_with_the_command_and_holds_nothing_of_it(extension: str) -> None:
+def test_it_ends_with_the_command_and_holds_nothing_of_it() -> None:
     """Nor is it the command's child, which the command would find when it waits for those that it has started."""
-    with watched(WAITS, "12, 5.0, 4", subprocess.PIPE) as process:
+    childless = (
+        "import os, sys\ntry:\n os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError:\n print('ready', flush=True)\n"
+    )
+    with watched(f"{childless}sys.stdin.read()", "12, 5.0, 4", subprocess.PIPE) as process:
         watcher = watcher_of(process.pid)
         held = {os.readlink(path) for path in Path(f"/proc/{watcher}/fd").iterdir()}  # noqa: PTH115 - no paths
         session = os.getsid(watcher)
@@ -125,12 +128,6 @@ def test_it_ends_with_the_command_and_holds_nothing_of_it(extension: str) -> Non
 
     assert not {name for name in held if name.startswith(("pipe:", "/dev/pts", "socket:"))}
     assert session == watcher
-
-
-def test_a_command_is_not_its_parent() -> None:
-    code = "import os\ntry:\n os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError:\n print('ready')\n"
-    with watched(code, "12, 5.0, 4", subprocess.PIPE):
-        pass
 
 
 @pytest.mark.parametrize("lacks", ["pidfd_open", "fork"])

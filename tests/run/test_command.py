@@ -26,7 +26,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(first: str, name: str = "serve", second: str = "") -> str:
-    """Make a program that starts with a line."""
     Path(name).write_text(f"{first}\n{second}\n")
     Path(name).chmod(0o755)
     return name

@@ -37,7 +37,6 @@ def digest(root: Path, selection: Selection = PREFIX) -> str:
 
 
 def put(root: Path, selection: Selection) -> None:
-    """Apply overlays to the tree itself."""
     chosen = selection.among(discover())
     apply(SitePackages(locate(root)), chosen, engine_of(chosen))
 
@@ -47,16 +46,12 @@ def record_of(root: Path) -> Path:
     return record
 
 
-def rewrite(root: Path, change: Callable[[list[str]], list[str]]) -> None:
-    record = record_of(root)
-    lines = record.read_text().splitlines()
-    record.unlink()  # a link to the release's
-    record.write_bytes("\n".join(change(lines)).encode())
-
-
 def test_two_releases_with_the_same_change_have_two_digests(slim: Trees) -> None:
     """The overlay makes the same of the same file in both."""
     assert digest(slim("0.20.2")) != digest(slim("0.21.0"))
+
+
+Changed = Callable[[Path], Path]
 
 
 def other_version(root: Path) -> Path:
@@ -65,11 +60,12 @@ def other_version(root: Path) -> Path:
     return root
 
 
-def rows(change: Callable[[list[str]], list[str]]) -> Callable[[Path], Path]:
-    """Return a function that changes rows of RECORD."""
-
+def rows(change: Callable[[list[str]], list[str]]) -> Changed:
     def rewritten(root: Path) -> Path:
-        rewrite(root, change)
+        record = record_of(root)
+        lines = record.read_text().splitlines()
+        record.unlink()  # a link to the release's
+        record.write_bytes("\n".join(change(lines)).encode())
         return root
 
     return rewritten
@@ -78,13 +74,13 @@ def rows(change: Callable[[list[str]], list[str]]) -> Callable[[Path], Path]:
 OTHER_HASH = f"{UNRELATED},sha256=0,1"
 # An installer's notes, scripts and bytecode differ between machines.
 INSTALLED = ["../../../bin/vllm,sha256=1,2", "vllm-0.20.2.dist-info/INSTALLER,sha256=1,2", '"vllm/a,b.txt",,']
-OTHERS: dict[str, Callable[[Path], Path]] = {
+OTHERS: dict[str, Changed] = {
     "another version": other_version,
     "another module": rows(lambda old: [OTHER_HASH if row.startswith(f"{UNRELATED},") else row for row in old]),
     "one module more": rows(lambda old: [*old, "vllm/more.py,sha256=0,1"]),
     "one module less": rows(lambda old: [row for row in old if not row.startswith(f"{UNRELATED},")]),
 }
-SAME: dict[str, Callable[[Path], Path]] = {
+SAME: dict[str, Changed] = {
     "another place": lambda root: shutil.copytree(root, root.with_name("elsewhere")),
     "another order": rows(lambda old: sorted(old, reverse=True)),
     "another newline": rows(lambda old: [f"{row}\r" for row in old]),

@@ -45,27 +45,10 @@ def other_module(farm: Farm, root: Path) -> None:
     recorded(root)
 
 
-def no_record(farm: Farm, root: Path) -> None:
-    standing_in(root, "0.33.0")
-
-
-def none(farm: Farm, root: Path) -> None:
-    """There is no other vLLM either."""
-
-
-def same_release(farm: Farm, root: Path) -> None:
-    """A copy, as in the environment that `uv run` makes for a worker of Ray."""
-    shutil.copytree(farm.root, root)
-
-
 def same_release_applied(farm: Farm, root: Path) -> None:
     shutil.copytree(farm.root, root)
     (root / CHANGED).write_bytes(farm.content.files[CHANGED])
     recorded(root)
-
-
-def linked(farm: Farm, root: Path) -> None:
-    root.symlink_to(farm.root)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +56,15 @@ def linked(farm: Farm, root: Path) -> None:
     [
         (other_release, "imports the one in OTHER"),
         (other_module, "imports the one in OTHER"),
-        (no_record, "imports the one in OTHER"),
-        (none, "has none"),
-        (same_release, ""),
+        (lambda _, root: standing_in(root, "0.33.0"), "imports the one in OTHER"),  # without a RECORD
+        (lambda _farm, _root: None, "has none"),
+        (lambda farm, root: shutil.copytree(farm.root, root), ""),  # as `uv run` makes it for a worker of Ray
         (same_release_applied, ""),
-        (linked, ""),
+        (lambda farm, root: root.symlink_to(farm.root), ""),
     ],
+    ids=["other release", "other module", "no RECORD", "none", "same", "applied", "link"],
 )
-def test_an_environment(make: Callable[[Farm, Path], None], message: str, released: Farm, tmp_path: Path) -> None:
+def test_an_environment(make: Callable[[Farm, Path], object], message: str, released: Farm, tmp_path: Path) -> None:
     """Another place of the same vLLM is served."""
     make(released, tmp_path / "other")
     path = f"{released.path}:{tmp_path}/other"

@@ -34,7 +34,6 @@ def content(installed: Installed) -> Content:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The plans that were made."""
     made: list[str] = []
 
     def counting(*arguments: Any) -> Engine:
@@ -212,15 +211,6 @@ def test_what_was_opened_for_overlays_is_compared(what: str, monkeypatch: pytest
 # --- one file or folder ---------------------------------------------------------------------------------------------
 
 
-def rewrite(path: Path) -> None:
-    path.write_text("else")
-
-
-def grow(path: Path) -> None:
-    with path.open("a") as file:
-        file.write("more")
-
-
 def exchange(path: Path) -> None:
     """Another file of the same size and time."""
     about = path.stat()
@@ -229,20 +219,15 @@ def exchange(path: Path) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def become_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def open_by_number(path: Path) -> None:
-    os.close(os.open(path, os.O_RDONLY))
-
-
 @pytest.mark.parametrize(
     ("read", "change"),
     [
-        *((Path.read_bytes, change) for change in (rewrite, grow, exchange, Path.unlink, become_a_folder)),
-        (open_by_number, rewrite),
+        (Path.read_bytes, lambda path: path.write_text("else")),
+        (Path.read_bytes, lambda path: path.write_text("text and more")),
+        (Path.read_bytes, exchange),
+        (Path.read_bytes, Path.unlink),
+        (Path.read_bytes, lambda path: path.unlink() or path.mkdir()),
+        (lambda path: os.close(os.open(path, os.O_RDONLY)), lambda path: path.write_text("else")),
         (lambda path: os.listdir(path.parent), lambda path: path.with_name("new").touch()),  # noqa: PTH208
         (lambda path: [*os.scandir(path.parent)], lambda path: path.with_name("new").touch()),
         (lambda path: suppressed(path.with_name("missing")), lambda path: path.with_name("missing").touch()),

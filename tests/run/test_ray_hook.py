@@ -64,6 +64,7 @@ def test_workers_import_from_the_farm_first(given: dict[str, Any] | None, farm: 
 
 @pytest.mark.parametrize(("path", "then"), [("/a:/b", ":/a:/b"), ("", "")])
 def test_what_the_job_says_is_kept(path: str, then: str, farm: Path) -> None:
+    """And a setup function that Ray has sent before."""
     given = {"env_vars": {"PYTHONPATH": path, "A": "b"}, "working_dir": "/w", "worker_process_setup_hook": "own.setup"}
     before = json.dumps(given)
     changed = vpatch_ray.hook(given)
@@ -71,9 +72,6 @@ def test_what_the_job_says_is_kept(path: str, then: str, farm: Path) -> None:
     assert changed["env_vars"] == {"PYTHONPATH": f"{farm}{then}", "A": "b", "VPATCH_RUN": "abc"}
     assert (changed["working_dir"], changed["worker_process_setup_hook"]) == ("/w", "own.setup")
     assert json.dumps(given) == before
-
-
-def test_a_setup_function_that_ray_has_sent_before_is_kept() -> None:
     assert "worker_process_setup_hook" not in vpatch_ray.hook({"env_vars": {OURS: "own.setup"}})
 
 

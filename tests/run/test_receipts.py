@@ -100,11 +100,6 @@ HARM: dict[str, tuple[Callable[[Farm], Path], Callable[[Path], object], str]] = 
     "that apply changed": (lambda farm: farm.root / APPLIED, replace, "it has changed"),
     "that is gone": (lambda farm: farm.path / ADDED, Path.unlink, "no such file or directory"),
     "that is a pipe": (lambda farm: farm.path / ADDED, pipe, "it is no file of code"),
-    "that is huge": (
-        lambda farm: farm.path / ADDED,
-        lambda path: os.truncate(path, 1 << 40),
-        "it has 1,099,511,627,776 bytes, more than 16,777,216",
-    ),
 }
 
 
@@ -162,39 +157,6 @@ def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -
     assert found["digest"] == farm.content.digest
     assert (proof.code, spoiled.code) == (0, 1)
     assert spoiled.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
-
-
-def test_each_process_of_a_fork_has_its_own_receipt(farm: Farm, vpatch: Program) -> None:
-    """vLLM forks its engines and workers, if it is told to."""
-    fork = f"{LOAD}import os\nif os.fork(): os.wait(); os._exit(0)\n{WAITS}"
-    with started(sys.executable, "-c", fork, env=farm.environment()) as server:
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        found = [of(one, vpatch) for one in (server, *map(int, children))]
-        proofs = [vpatch("verify", "--pid", one).code for one in children]
-
-    assert [one and one["digest"] for one in found] == [farm.content.digest] * 2
-    assert proofs == [0]
-
-
-@pytest.mark.deep
-@root_only
-def test_a_link_of_a_container_leads_to_its_own_files(farm: Farm, vpatch: Program) -> None:
-    """An absolute one is no link to the files of the machine that has the container."""
-    need("unshare")
-    store, aside = farm.path.parent, farm.path.parent / "aside.py"
-    shutil.copy(farm.path / CHANGED, aside)
-    copied = f"cp -a {store} {store}.copy && mount -t tmpfs none {store} && cp -a {store}.copy/. {store}"
-    command = ("unshare", "-m", "sh", "-c", f'{copied} && exec "$@"', "sh", sys.executable, "-c", LOAD + WAITS)
-    with started(*command, env=farm.environment()) as server:
-        within = Path(f"/proc/{server}/root{farm.path}", CHANGED)
-        within.unlink()
-        within.symlink_to(aside)
-        whole = vpatch("verify", "--pid", str(server))
-        Path(f"/proc/{server}/root{aside}").write_text("x = 1\n")  # the machine's own is as it was
-        proof = vpatch("verify", "--pid", str(server))
-
-    assert (whole.code, proof.code) == (0, 1)
-    assert proof.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
 
 
 @root_only

@@ -27,14 +27,7 @@ PROCESSES = ("API server", "EngineCore", "worker")
 
 
 class Seen(NamedTuple):
-    """What one server showed.
-
-    tokens: its answer.
-    log: its log.
-    metrics: what it exports.
-    processes: what `vpatch ps --json` says of its processes.
-    proof: exit code of `vpatch verify --pid` for each of them.
-    """
+    """What one server showed, `vpatch ps --json` said of its processes, and `vpatch verify --pid` returned for each."""
 
     tokens: list[int]
     log: str

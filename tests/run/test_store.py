@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 from vpatch.guest.vpatch_receipt import MANIFEST
-from vpatch.run import store
 from vpatch.run.content import Content
 from vpatch.run.store import LEFT_OVER_S, changes, farm_of, refuse_open
 from vpatch.run.upkeep import STAGING
@@ -106,27 +105,22 @@ def test_a_farm(small: Content, cache: Path) -> None:
     assert farm_of(small, cache, PYTHON) == farm
 
 
-def by_a_link(farm: Path) -> None:
-    (farm / FILE).rename(farm / "vllm/engine/moved.py")
-    (farm / FILE).symlink_to("moved.py")
+def another(path: str, target: str = "") -> Callable[[Path], None]:
+    """Return a function that puts a link in the place of a file, or a pipe."""
 
+    def put(farm: Path) -> None:
+        (farm / path).rename(farm / "vllm/engine/moved.py")
+        (farm / path).symlink_to(target) if target else os.mkfifo(farm / path)
 
-def by_a_pipe(farm: Path) -> None:
-    (farm / FILE).unlink()
-    os.mkfifo(farm / FILE)
-
-
-def to_elsewhere(farm: Path) -> None:
-    (farm / LINK).unlink()
-    (farm / LINK).symlink_to("/dev/null")
+    return put
 
 
 HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "rewritten": (lambda farm: (farm / FILE).write_bytes(b"x = 1\n"), FILE),
     "removed": (lambda farm: (farm / FILE).unlink(), FILE),
-    "a link": (by_a_link, FILE),
-    "a pipe": (by_a_pipe, FILE),
-    "a link to elsewhere": (to_elsewhere, LINK),
+    "a link": (another(FILE, "moved.py"), FILE),
+    "a pipe": (another(FILE), FILE),
+    "a link to elsewhere": (another(LINK, "/dev/null"), LINK),
     "added": (lambda farm: (farm / "torch.py").write_bytes(b""), "torch.py"),
     "another manifest": (lambda farm: (farm / MANIFEST).write_bytes(b"{}"), MANIFEST),
     "an open file": (lambda farm: (farm / FILE).chmod(0o666), FILE),
@@ -137,10 +131,10 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @root_only
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("harm", HARM)
-def test_a_changed_farm_is_refused(harm: str, small: Content, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_farm_is_refused(harm: str, small: Content, cache: Path) -> None:
     change, path = HARM[harm]
-    monkeypatch.setattr(store, "compiled", lambda *_: None)
     farm = farm_of(small, cache, PYTHON)
     change(farm)
 
@@ -160,28 +154,23 @@ def test_what_cannot_be_made(small: Content, cache: Path, tmp_path: Path) -> Non
 # --- who may write there --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o770, True), (0o1777, True), (0o755, False)])
-def test_a_cache_that_others_may_write_to(mode: int, refused: bool, cache: Path) -> None:  # noqa: FBT001
-    cache.mkdir()
-    cache.chmod(mode)
-
-    if not refused:
-        refuse_open(cache / "farm")
-        return
-    with pytest.raises(Failure, match=rf"not a safe folder for farms: {cache}: others may write .*{mode:o}"):
-        refuse_open(cache)
-
-
-def test_so_is_one_below_such_a_folder_unless_it_is_sticky_or_by_a_link(tmp_path: Path) -> None:
+def test_a_cache_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """So is one below such a folder, unless it is sticky, or by a link."""
     (tmp_path / "shared/mine").mkdir(parents=True)
-    (tmp_path / "shared").chmod(0o777)
     (tmp_path / "link").symlink_to("shared")
+    shared = tmp_path / "shared"
+    for mode in (0o777, 0o770, 0o1777):
+        shared.chmod(mode)
+        with pytest.raises(Failure, match=rf"not a safe folder for farms: {shared}: others may write .*{mode:o}"):
+            refuse_open(shared)
+    shared.chmod(0o777)
     for place in ("shared/mine", "link"):
-        with pytest.raises(Failure, match=f"{tmp_path}/shared: others"):
+        with pytest.raises(Failure, match=f"{shared}: others"):
             refuse_open(tmp_path / place)
 
-    (tmp_path / "shared").chmod(0o1777)
-    refuse_open(tmp_path / "shared/mine")
+    for mode in (0o755, 0o1777):
+        shared.chmod(mode)
+        refuse_open(shared / "mine")
 
 
 @root_only

@@ -101,7 +101,6 @@ def headers(tools: Path) -> dict[str, Any]:
 
 
 def entries(data: bytes) -> Iterator[bytes]:
-    """Yield the headers of the entries of one fat binary."""
     at = 16
     while at < len(data):
         header, size = struct.unpack_from("<IQ", data, at + 4)
@@ -110,7 +109,6 @@ def entries(data: bytes) -> Iterator[bytes]:
 
 
 def version(tool: Path) -> str:
-    """Return the line with a tool's version."""
     (line,) = re.findall(r"^Cuda compilation tools, (.*)$", run(tool, "--version"), re.MULTILINE)
     return f"{tool.name} {line}"
 

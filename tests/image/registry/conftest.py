@@ -58,7 +58,6 @@ def elsewhere(registry: str) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def second_registry(start_registry: Callable[[str], str]) -> str:
-    """Another registry without access control."""
     return start_registry("")
 
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,6 @@ def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
 
 
 def hard(path: str, target: str) -> tarfile.TarInfo:
-    """Return a hard link."""
     info = tarfile.TarInfo(path)
     info.type, info.linkname = tarfile.LNKTYPE, target
     return info
@@ -92,7 +92,6 @@ class Built:
 
 
 def put_blob(host: str, repository: str, data: bytes, **options: Any) -> str:
-    """Push a blob, under its digest."""
     begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
     assert begun.status_code == 202, begun.text
     query = {"digest": digest(data)}
@@ -109,6 +108,14 @@ def put_manifest(host: str, repository: str, name: str, body: Mapping[str, Any],
     sent = requests.put(place, data=raw, headers=headers, timeout=20, **options)
     assert sent.status_code == 201, sent.text
     return digest(raw)
+
+
+def pulled(image: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return the address of an image's repository, its manifest and its config; the image is named by its digest."""
+    host, repository, name = re.fullmatch(r"([^/]+)/([^@]+)@(.+)", image).groups()  # type: ignore[union-attr]
+    place = f"http://{host}/v2/{repository}"
+    manifest = requests.get(f"{place}/manifests/{name}", headers={"Accept": TYPES["docker"][0]}, timeout=20).json()
+    return place, manifest, requests.get(f"{place}/blobs/{manifest['config']['digest']}", timeout=20).json()
 
 
 def put_image(
@@ -149,7 +156,6 @@ def put_image(
 
 
 def opened(name: str, platform: str = "linux/amd64") -> RemoteImage:
-    """Open an image by its name."""
     return open_image(parse(name), platform)
 
 
@@ -163,7 +169,6 @@ def refused_layer(data: bytes) -> str:
 
 
 def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
-    """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
         about = {"mediaType": image.manifest["mediaType"], "size": len(json.dumps(image.manifest))}

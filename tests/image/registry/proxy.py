@@ -18,13 +18,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from tests.loopback import listening
+from tests.loopback import Quiet, listening
 
 
 @dataclass
@@ -42,8 +41,6 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request received."""
-
     method: str
     path: str
     headers: dict[str, str]
@@ -68,7 +65,6 @@ class Proxy:
         self.tokens: dict[str, tuple[set[str], list[None]]] = {}
 
     def fail(self, method: str, path: str, **how: Any) -> None:
-        """Inject a fault."""
         self.faults.append(Fault(method, path, **how))
 
     def fail_after(self, answered: int) -> None:
@@ -77,7 +73,6 @@ class Proxy:
         self.left = answered
 
     def count(self, method: str, path: str) -> int:
-        """Return how many such requests came."""
         return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
 
     def fault(self, method: str, path: str) -> Fault | None:
@@ -89,15 +84,10 @@ class Proxy:
         return None
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class Handler(Quiet):
     proxy: Proxy
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        pass
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the library's name
         self.seen = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         self.proxy.asked.append(self.seen)
         fault = self.proxy.fault(self.command, self.path)
@@ -183,12 +173,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.seen.status = status
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.send(status, body, headers)
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Trees
-from tests.hybrid import ARG_UTILS, HYBRID, ONLY
 from tests.image.registry.conftest import Refused
 from tests.image.registry.images import put_base, tar
 from tests.image.registry.proxy import Proxy
@@ -17,21 +15,14 @@ from tests.tiers import deep
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "how", "task"),
-    [
-        ("GET", "/manifests/", {"status": 403}, "read"),
-        ("GET", "/blobs/", {"spoil": "corrupt"}, "read"),
-        deep("POST", "/blobs/uploads/", {"status": 403}, "push"),
-        deep("PUT", "/manifests/sha256", {"status": 500}, "push"),
-        ("PUT", "/manifests/one", {"status": 500}, "tag"),
-    ],
+    ("method", "path", "task"), [("GET", "/manifests/", "read"), deep("POST", "/blobs/uploads/", "push")]
 )
 def test_a_registry_that_fails(
-    refused_on: Refused, proxy: Proxy, layers: list[bytes], method: str, path: str, how: dict[str, Any], task: str
+    refused_on: Refused, proxy: Proxy, layers: list[bytes], method: str, path: str, task: str
 ) -> None:
-    """By one fault in each step; tests of the steps have the others."""
+    """Tests of the steps have the other faults."""
     put_base(proxy.behind, layers, "faulty/base:x")
-    proxy.fail(method, path, **how)
+    proxy.fail(method, path, status=403)
 
     assert re.match(rf"cannot {task}: {proxy.host}/", refused_on(f"{proxy.host}/faulty/base:x").err)
 
@@ -43,11 +34,10 @@ FOLDER_BELOW_A_LINK = (f"{SITE}/vllm/engine", "../elsewhere")
     ("numbers", "member", "says"),
     [
         ((0, 1), ("../../etc/passwd", b"x"), r"cannot read: .*would leave the tree"),
-        deep((0, 1), ("/etc/passwd", b"x"), r"cannot read: .*would leave the tree"),
         ((0, 1), FOLDER_BELOW_A_LINK, r".*vllm/engine"),
         ((0, 2), ("a", b""), r"no vllm: {}: "),
     ],
-    ids=["up", "root", "a folder below a link", "no vllm"],
+    ids=["up", "a folder below a link", "no vllm"],
 )
 def test_layers_that_cannot_be_patched(
     refused_on: Refused,
@@ -62,31 +52,8 @@ def test_layers_that_cannot_be_patched(
     assert re.match(says.format(re.escape(base)), refused_on(base).err)
 
 
-@pytest.mark.deep
-def test_an_overlay_that_drifts(refused_on: Refused, registry: str, layers: list[bytes], slim: Trees) -> None:
-    text = (slim("0.20.2") / ARG_UTILS).read_text()
-    above = text.replace("if model_config.is_hybrid:", "if not model_config.is_attention_free:").encode()
-    base = put_base(registry, [*layers[:2], tar((f"{SITE}/{ARG_UTILS}", above))], "drift/base:x")
-    ran = refused_on(base.name, "--json", *ONLY)
-
-    assert {one["id"]: one["state"] for one in ran.json["overlays"]}[HYBRID] == "drifted"
-
-
-@pytest.mark.parametrize("others", [(), deep(ONE)], ids=["alone", "with another"])
-def test_a_named_overlay_that_does_not_apply(
-    refused_on: Refused, registry: str, layers: list[bytes], others: tuple[str, ...]
-) -> None:
+def test_a_named_overlay_that_does_not_apply(refused_on: Refused, registry: str, layers: list[bytes]) -> None:
     base = put_base(registry, layers, "idle/base:x").name
-    ran = refused_on(base, "--overlay", "turboquant-auto-dtype", *others)
+    ran = refused_on(base, "--overlay", "turboquant-auto-dtype", *ONE)
 
     assert f"not applicable: {base}: turboquant-auto-dtype: " in ran.err
-
-
-@pytest.mark.parametrize("said", ["yesterday", deep("99999999999999999")])
-def test_an_invalid_source_date_epoch(
-    refused_on: Refused, registry: str, layers: list[bytes], monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
-    ran = refused_on(put_base(registry, layers, "epoch/base:x").name)
-
-    assert ran.err == f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds from 1970 to 9999\n"

@@ -8,14 +8,12 @@ from typing import Any
 
 import docker
 import pytest
-import requests
 
 from tests.conftest import Process, Program
-from tests.image.registry.images import digest, opened, put_base, put_blob, put_image, put_manifest, tar
+from tests.image.registry.images import digest, opened, pulled, put_base, put_blob, put_image, put_manifest, tar
 from tests.image.standin import ONE, SITE
 from tests.tiers import deep
 
-KIND = "application/vnd.docker.distribution.manifest.v2+json"
 INFO = f"{SITE}/vllm-0.20.2.dist-info"
 ARGS = f"{SITE}/vllm/engine/arg_utils.py"
 OTHER = (f"{SITE}/vllm-0.21.0.dist-info/RECORD", b"")
@@ -38,10 +36,8 @@ def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def derive(image: str, *steps: tuple[str, bytes | None]) -> str:
     """Push an image on `image`, with a step of history each, and a layer unless it is None; return its name."""
-    host, repository, name = re.fullmatch(r"([^/]+)/([^@]+)@(.+)", image).groups()  # type: ignore[union-attr]
-    place = f"http://{host}/v2/{repository}"
-    manifest = requests.get(f"{place}/manifests/{name}", headers={"Accept": KIND}, timeout=20).json()
-    config = requests.get(f"{place}/blobs/{manifest['config']['digest']}", timeout=20).json()
+    place, manifest, config = pulled(image)
+    host, repository = place.removeprefix("http://").split("/v2/")
     for step, layer in steps:
         config["history"].append({"created_by": step, **({} if layer else {"empty_layer": True})})
         if layer:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from vpatch.core.listing import pack
 from vpatch.image.filesystem import Entry, Files, Kind, Place, read_from
 from vpatch.image.registry.image import RemoteImage
-from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.layers import LayeredFiles, entry_in, names_in
+from vpatch.image.registry.tar import LayerView, Spent, read_layer
 from vpatch.wrapping import printable
 
 from tests.failures import problem_of
 from tests.image.registry.conftest import Put
-from tests.image.registry.images import PACKS, hard, refused_layer, tar
+from tests.image.registry.images import PACKS, digest, hard, refused_layer, tar
 from tests.image.registry.proxy import Proxy
+from tests.tiers import WHOLE
 
 
 def python(entry: Entry) -> bool:
@@ -38,7 +43,6 @@ def refusal(action: Callable[..., object], *arguments: str) -> str:
 
 
 def everything(files: Files, folder: str = "") -> dict[str, str]:
-    """Return every path below `folder` with its type."""
     there = {}
     for name in files.names(folder):
         path = f"{folder}/{name}".lstrip("/")
@@ -74,31 +78,18 @@ def test_reads_a_layer_in_every_format(put: Put, pack: str) -> None:
 
 
 def test_upper_layers_decide(put: Put) -> None:
-    bottom = tar(
-        ("a", None), ("a/x.py", b"old"), ("a/y.py", b"y"), ("a/z", None), ("a/z/deep.py", b""),
-        ("b", None), ("b/one.py", b""), ("b/sub", None), ("b/sub/two.py", b""),
-        ("c", None), ("c/x.py", b""), ("d.py", b"d"), ("e", None), ("e/x.py", b""),
-        ("f", "a"), ("g", None), ("g/h.py", b"g"),
-    )  # fmt: skip
-    middle = tar(
-        ("a/x.py", b"new"), ("a/.wh.z", b""), ("b", None), ("b/.wh..wh..opq", b""), ("b/three.py", b"3"),
-        ("c", b"now a file"), (".wh.d.py", b""), ("e", "g"), ("f/in.py", b""),
-        (".wh..wh.plnk", None), (".wh..wh.aufs", b""),
-    )  # fmt: skip
-    top = tar(("a/.wh.y.py", b""), ("d.py", b"again"), (".wh.g", b""))
-    files = whole(put(bottom, middle, top))
+    """Marks of aufs, links, and what is read; `test_drawn_layers_decide` has the rest."""
+    bottom = tar(("a", None), ("a/x.py", b"old"), ("a/y.py", b"y"), ("d.py", b"d"), ("e", None), ("e/x.py", b""))
+    marks = ((".wh.d.py", b""), (".wh..wh.plnk", None), (".wh..wh.aufs", b""))
+    middle = tar(("a/x.py", b"new"), ("e", "g"), ("f/in.py", b""), *marks)
+    files = whole(put(bottom, middle, tar(("a/.wh.y.py", b""), ("d.py", b"again"))))
 
-    assert everything(files) == {
-        "a": "folder", "a/x.py": "file", "b": "folder", "b/three.py": "file", "c": "file", "d.py": "file",
-        "e": "symbolic link", "f": "folder", "f/in.py": "file",
-    }  # fmt: skip
-    assert files.matching(lambda path: path.endswith(".py")) == ["a/x.py", "b/three.py", "d.py", "f/in.py"]
-    assert files.read("a/x.py") == b"new"
-    assert files.read("d.py") == b"again"
-    gone = ["a/y.py", "a/z", "a/z/deep.py", "b/one.py", "b/sub/two.py", "c/x.py", "e/x.py", "g", "g/h.py"]
-    assert [files.entry(path) for path in gone] == [None] * len(gone)
-    assert [files.names(folder) for folder in ("a/z", "c", "e", "g", "b/sub")] == [()] * 5
-    assert refusal(files.read, "b") == "b is a folder"
+    there = {"a": "folder", "a/x.py": "file", "d.py": "file", "e": "symbolic link", "f": "folder", "f/in.py": "file"}
+    assert everything(files) == there
+    assert files.matching(lambda path: path.endswith(".py")) == ["a/x.py", "d.py", "f/in.py"]
+    assert (files.read("a/x.py"), files.read("d.py")) == (b"new", b"again")
+    assert [files.entry(path) for path in ("a/y.py", "e/x.py")] == [None] * 2
+    assert refusal(files.read, "a") == "a is a folder"
 
 
 VLLM = Place("s", "vllm-1.dist-info")
@@ -199,19 +190,14 @@ def test_entries_that_would_leave_the_tree(members: list[Any], why: str) -> None
         (b"\x28\xb5\x2f\xfdgarbage", "is no tar: "),
         (tar(("a.py", b"x" * 3000))[:2000], "is no tar: unexpected end of data"),
         (b"x" * 4000, "is no tar: "),
+        (tar(("a", b"")), "is not what its diffID says"),
     ],
 )
 def test_a_layer_that_is_damaged(put: Put, data: bytes, why: str) -> None:
-    image = put(data, pack="plain")
+    other = {"rootfs": {"diff_ids": ["sha256:" + "0" * 64]}} if "diffID" in why else None
+    image = put(data, pack="plain", settings=other)
 
     assert refusal(LayeredFiles(image, python).descend).startswith(f"the layer {image.layers[0].digest} {why}")
-
-
-def test_a_layer_of_another_tar(put: Put) -> None:
-    image = put(tar(("a", b"")), settings={"rootfs": {"diff_ids": ["sha256:" + "0" * 64]}})
-
-    why = f"the layer {image.layers[0].digest} is not what its diffID says"
-    assert refusal(LayeredFiles(image, python).descend) == why
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -240,3 +226,84 @@ def test_a_blob_that_was_cut_is_read_again(put: Put, proxy: Proxy, spoil: str) -
     assert files.layers_read == list(image.layers)
     proxy.fail("GET", "/blobs/", spoil=spoil, times=3)
     assert refusal(LayeredFiles(image, python).descend).startswith(f"the blob {image.layers[0].digest} is cut: ")
+
+
+# --- layers read from the top give the same tree as layers applied from the bottom ---------------------------------
+
+
+WHAT = {Kind.FILE: b"x", Kind.FOLDER: None, Kind.LINK: "x"}
+ALL = ["/".join(parts) for size in (1, 2, 3) for parts in product("ab", repeat=size)]
+PATHS = st.sampled_from(ALL)
+ENTRIES = st.dictionaries(PATHS, st.sampled_from([Kind.FOLDER, *WHAT]), max_size=6)
+GONE = st.sets(PATHS, max_size=3)
+Drawn = tuple[dict[str, Kind], set[str], set[str]]
+LAYERS = st.lists(st.tuples(ENTRIES, GONE, st.sets(PATHS)), max_size=4)
+
+
+def valid(layer: Drawn) -> Drawn:
+    """Drop entries below anything but a folder, and opaque marks without a folder in the layer."""
+    entries, removed, opaque = layer
+    kept: dict[str, Kind] = {}
+    for path in sorted(entries):
+        if all(kept.get(folder, Kind.FOLDER) is Kind.FOLDER for folder in folders(path)):
+            kept[path] = entries[path]
+    return kept, removed, {path for path in opaque if kept.get(path) is Kind.FOLDER}
+
+
+def folders(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def tar_of(layer: Drawn) -> bytes:
+    entries, removed, opaque = layer
+    marks = [f"{path}/.wh..wh..opq" for path in opaque]
+    marks += [f"{folder}{slash}.wh.{name}" for folder, slash, name in (path.rpartition("/") for path in removed)]
+    return tar(*((path, WHAT[kind]) for path, kind in entries.items()), *((mark, b"") for mark in marks))
+
+
+def applied(state: dict[str, Kind], layer: Drawn) -> None:
+    """Apply a layer in place, as an engine does."""
+    entries, removed, opaque = layer
+
+    def drop_below(top: str) -> None:
+        for path in [path for path in state if path.startswith(f"{top}/")]:
+            del state[path]
+
+    for path in opaque:
+        drop_below(path)
+    for path in removed:
+        drop_below(path)
+        state.pop(path, None)
+    for path, kind in entries.items():
+        state.update(dict.fromkeys(folders(path), Kind.FOLDER))
+        state[path] = kind
+        if kind is not Kind.FOLDER:
+            drop_below(path)
+
+
+def reached(views: list[LayerView], folder: str = "") -> dict[str, Kind]:
+    there = {}
+    for name in names_in(views, folder):
+        path = f"{folder}/{name}".lstrip("/")
+        entry = entry_in(views, path)
+        assert entry
+        there[path] = entry.kind
+        there |= reached(views, path)
+    return there
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=1000 if WHOLE else 40)
+@given(LAYERS, st.sampled_from(list(PACKS)))
+def test_drawn_layers_decide(layers: list[Drawn], pack: str) -> None:
+    state: dict[str, Kind] = {}
+    views: list[LayerView] = []
+    for layer in map(valid, layers):
+        applied(state, layer)
+        data = tar_of(layer)
+        view, diff_id = read_layer(iter([PACKS[pack](data)]), lambda _: False, Spent())
+        assert diff_id == digest(data)
+        views.insert(0, view)
+
+    assert reached(views) == state
+    assert {path for path in ALL if entry_in(views, path)} == set(state)

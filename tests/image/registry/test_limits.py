@@ -10,9 +10,10 @@ import tempfile
 import time
 import tracemalloc
 from typing import IO, Any
+from unittest.mock import Mock
 
 import pytest
-from vpatch.image.filesystem import Entry, Limits
+from vpatch.image.filesystem import Limits
 from vpatch.image.registry import tar as tars
 from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.tar import BadLayerError, Copy, Spent, read_layer
@@ -57,8 +58,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
     return made
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, *map(deep, (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME))])
-@pytest.mark.parametrize("size", [2 << 30, deep(64 << 20)])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(tarfile.XHDTYPE, 2 << 30), deep(tarfile.XGLTYPE, 64 << 20), deep(tarfile.GNUTYPE_LONGNAME, 2 << 30)],
+)
 def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
     layer = PACKS["gzip"](header(kind, bytes(64 << 20), size))
     tracemalloc.start()
@@ -76,23 +79,25 @@ def said(**headers: str) -> bytes:
     return tar(info)
 
 
+def stamped(header: bytearray) -> bytes:
+    header[148:156] = b"        "
+    header[148:156] = f"{sum(header[:512]):06o}\0 ".encode()
+    return bytes(header)
+
+
 def old() -> bytes:
     """Return a sparse file in GNU tar's first format: no bytes, and a separate size of the expanded file."""
     header = bytearray(tar(("a.py", b""))[:512])
     header[156:157], header[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
     header[483:495] = f"{HUGE:011o}\0".encode()
-    header[148:156] = b"        "
-    header[148:156] = f"{sum(header):06o}\0 ".encode()
-    return bytes(header) + bytes(1024)
+    return stamped(header) + bytes(1024)
 
 
 def negative() -> bytes:
     """Return an extended header of a negative size."""
     data = bytearray(header(tarfile.XHDTYPE, b""))
     data[124:136] = b"\xff" * 10 + b"\xfc\x00"
-    data[148:156] = b"        "
-    data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
-    return bytes(data)
+    return stamped(data)
 
 
 HUGE = 200 << 20
@@ -164,20 +169,19 @@ def test_limits_hold_for_all_layers_together(
     monkeypatch.setattr(Limits, name, limit)
 
     number = 1 if name == "FILE" else 0  # the upper layer alone, or the lower one, with which it is too much
-    assert str(problem_of(files.locate, "nowhere")) == (
-        f"cannot read: {image.ref}: the layer {image.layers[number].digest} {why}"
-    )
+    line = f"cannot read: {image.ref}: the layer {image.layers[number].digest} {why}"
+    assert str(problem_of(files.locate, "nowhere")) == line
 
 
 def test_folders_without_an_entry_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "NAMES", 1 << 20)
+    folders = tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))
 
-    assert refused_layer(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
-        "names of more than 1 MiB"
-    )
+    assert refused_layer(folders).endswith("names of more than 1 MiB")
 
 
 def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or cannot be opened."""
     monkeypatch.setattr(tars, "LARGE", 10)
     made = copies(monkeypatch)
     layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
@@ -193,6 +197,10 @@ def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pyte
     del view, first, second
     assert [file.closed for file in made] == [True] * 3
 
+    monkeypatch.setattr(tars, "TemporaryFile", Mock(side_effect=OSError(24, os.strerror(24))))
+    problem = problem_of(read_layer, iter([layer]), lambda _: True, Spent())
+    assert str(problem) == "cannot write: temporary file: too many open files"
+
 
 def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
@@ -204,17 +212,6 @@ def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadLayerError) as caught:
         read_layer(iter([tar(("a.so", bytes(11)))]), lambda _: True, spent)
     assert str(caught.value) == "has, with those above it, more than 100 large files that would be read"
-
-
-def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> IO[bytes]:
-        raise OSError(24, os.strerror(24))
-
-    monkeypatch.setattr(tars, "LARGE", 10)
-    monkeypatch.setattr(tars, "TemporaryFile", full)
-
-    problem = problem_of(read_layer, iter([tar(("a", bytes(11)))]), lambda _: True, Spent())
-    assert str(problem) == "cannot write: temporary file: too many open files"
 
 
 def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
@@ -250,30 +247,6 @@ def test_too_many_layers(refused_on: Refused, proxy: Proxy, layers: int, size: i
     assert refused_on(name).err == f"cannot read: {name}: {why}\n"
     assert time.monotonic() - began < 10
     assert len(proxy.asked) == 1
-
-
-def test_each_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it is wanted, and, once it is found to be hidden, whether it is there."""
-    tars = [*(tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)), tar(("x/19", b""))]
-    files = LayeredFiles(put(*tars, tar((".wh.x", b""))), lambda _: False)
-    asked, judged, judge = list[str](), list[str](), LayeredFiles.entry
-
-    def wanted(path: str) -> bool:
-        asked.append(path)
-        return path.endswith("/19")
-
-    def entry(files: LayeredFiles, path: str) -> Entry | None:
-        judged.append(path)
-        return judge(files, path)
-
-    monkeypatch.setattr(LayeredFiles, "entry", entry)
-    while files.descend():
-        files.matching(wanted)
-
-    there = sorted(f"{number}/19" for number in range(9))
-    assert files.matching(wanted) == there
-    assert len(asked) == 9 * 20 + 1
-    assert sorted(judged) == [*there, "x/19"]
 
 
 HIDDEN = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]

@@ -28,14 +28,11 @@ LOG_IN = "private, or not there: log in with `docker login HOST`"
 def _nothing_is_told(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     told = "".join(capfd.readouterr()) + caplog.text
-    assert SECRET not in told
-    assert CODED not in told
-    assert "oras" not in told
+    assert not [word for word in (SECRET, CODED, "oras") if word in told]
 
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helper:
-    """`helper(script)`: install docker-credential-test."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def install(script: str) -> None:
@@ -48,8 +45,7 @@ def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helper:
 
 def refusal(name: str) -> str:
     told = str(problem_of(opened, name))
-    assert SECRET not in told
-    assert CODED not in told
+    assert not [secret for secret in (SECRET, CODED) if secret in told]
     return told
 
 
@@ -144,13 +140,15 @@ def test_docker_hub_goes_by_its_old_address(docker_config: Path) -> None:
     ("uses", "statuses"), [(1 << 30, [401, 200, 200, 200, 200]), (1, [401, 200, 200, 401, 200, 200, 401, 200, 200])]
 )
 def test_a_token_for_an_anonymous_user(tokens: Proxy, uses: int, statuses: list[int]) -> None:
-    """It is renewed when it expires."""
+    """It is renewed when it expires, and one of another scope is no good."""
     tokens.users.clear()
     tokens.uses = uses
     image = opened(f"{tokens.host}/login/two:x")
 
     assert LayeredFiles(image, lambda _: True).descend()
     assert [one.status for one in tokens.asked] == statuses
+    tokens.closed.add("login/two")
+    assert refusal(f"{tokens.host}/login/two:x").endswith(LOG_IN.replace("HOST", tokens.host))
 
 
 TOKEN = f'echo \'{{"Username": "<token>", "Secret": "{SECRET}"}}\''
@@ -177,13 +175,6 @@ def test_a_token_for_a_user_with_credentials(
     assert opened(f"{tokens.host}/login/two:x").layers
     asked = [one for one in tokens.asked if one.path.startswith("/token")]
     assert [(one.method, one.headers.get("authorization")) for one in asked] == [(method, sent)]
-
-
-def test_a_token_without_the_right_scope(tokens: Proxy) -> None:
-    tokens.users.clear()
-    tokens.closed.add("login/two")
-
-    assert refusal(f"{tokens.host}/login/two:x").endswith(LOG_IN.replace("HOST", tokens.host))
 
 
 def test_a_helper_that_fails_leaves_the_user_anonymous(tokens: Proxy, docker_config: Path, helper: Helper) -> None:

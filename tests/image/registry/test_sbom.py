@@ -20,7 +20,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from vpatch.installation import how_to_add
 
 from tests.conftest import Process, Program
-from tests.image.registry.images import Base, put_base, put_image, tar
+from tests.image.registry.images import Base, pulled, put_base, put_image, tar
 from tests.image.standin import ONE, SITE
 
 Document = dict[str, Any]
@@ -68,10 +68,7 @@ def properties(component: Document) -> dict[str, str]:
 
 def layer_of(image: str) -> dict[str, str]:
     """Return the SHA-256 of each file in the image's last layer, by its path."""
-    host, repository, digest = re.fullmatch(r"([^/]+)/([^@]+)@(.+)", image).groups()  # type: ignore[union-attr]
-    kind = "application/vnd.docker.distribution.manifest.v2+json"
-    place = f"http://{host}/v2/{repository}"
-    manifest = requests.get(f"{place}/manifests/{digest}", headers={"Accept": kind}, timeout=20).json()
+    place, manifest, _ = pulled(image)
     blob = requests.get(f"{place}/blobs/{manifest['layers'][-1]['digest']}", timeout=20).content
     with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
         files = [member for member in archive if member.isfile()]
