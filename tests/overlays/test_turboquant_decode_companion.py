@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from itertools import product
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -147,6 +148,20 @@ def test_the_table(modules: Any) -> None:
         assert (found.rows, found.tile, found.warps, found.programs) == launch, asked
 
 
+@pytest.mark.deep
+def test_every_launch_is_one_that_the_kernels_have(modules: Any) -> None:
+    covered, launch = modules["supported"], modules["launch"]
+    every = {group * window for group, window in product(covered.GROUPS, covered.WINDOWS)}
+    batches = (*range(1, 18), 32, 33, 64, 128, 256, 1024)
+    for bits, size, rows, requests, kv_heads in product(
+        covered.PRESETS, covered.HEAD_SIZES, every, batches, (1, 2, 4, 8, 16)
+    ):
+        found = launch.choose(requests, kv_heads, size, rows, bits)
+        assert (found.rows in (16, 32), found.tile in (32, 64, 128), found.warps in (1, 2, 4, 8)) == (True,) * 3
+        assert 1 <= launch.split_count(found, requests, kv_heads, 65_536, 132) <= 256
+        assert -(-rows // found.rows) <= 5
+
+
 def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
     launch = modules["launch"]
     limits = {"max_num_seqs": 200, "max_model_len": 65_536, "processors": 132}
@@ -154,9 +169,11 @@ def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
     parts = [n * launch.split_count(launch.choose(n, 8, 128, 4, FOUR), n, 8, 65_536, 132) for n in range(1, 201)]
     assert launch.most_parts(8, 128, 4, FOUR, **limits) == max(parts) == 200
     assert launch.batches_to_compile(200, 8, 128, 4, FOUR) == [1, 2]
+    assert launch.batches_to_compile(39, 2, 256, 8, FOUR) == [1, 3, 9, 33]  # up to 4, to 16 and to 64 heads, and more
 
 
 def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It precedes the table for up to 16 heads, and for the codes that were measured."""
     launch = modules["launch"]
     own = asdict(launch.Launch(16, tile=64, warps=2, prefetch=False, programs=5))
     entry = {"head_size": 128, "rows": 4, "requests": 4, "kv_heads": 8, "key_bits": 4, "value_bits": 4, "launch": own}
@@ -164,29 +181,48 @@ def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text(json.dumps({"launches": [entry]}))
     monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(file))
 
-    assert launch.choose(4, 8, 128, 4, FOUR) == launch.Launch(**own)
+    assert launch.choose(1, 8, 128, 4, FOUR) == launch.choose(4, 8, 128, 4, FOUR) == launch.Launch(**own)
     assert launch.choose(5, 8, 128, 4, FOUR) == launch.Launch(16, tile=32, warps=1)
-    monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(tmp_path / "none.json"))
-    with pytest.raises(ValueError, match="not what `python -m benchmarks"):
-        launch.choose(4, 8, 128, 4, FOUR)
+    assert launch.choose(4, 8, 128, 4, (3, 3)) != launch.Launch(**own)
+    wgmma = json.dumps({"launches": [entry | {"launch": own | {"rows": 64, "warps": 4}}]})
+    for text, why in ((None, "No such file"), ("{}", "'launches'"), (wgmma, "64 rows with 4 warps give wrong results")):
+        bad = tmp_path / f"{why}.json"
+        if text:
+            bad.write_text(text)
+        monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(bad))
+        with pytest.raises(ValueError, match=rf"not what `python -m benchmarks.decode --part tune` prints: .*{why}"):
+            launch.choose(4, 8, 128, 4, FOUR)
 
 
-REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+TAKEN: tuple[tuple[dict[str, Any], str | None], ...] = (
+    ({}, None),
+    ({"block_table": Tensor((3, 4), "int32", (9, 1))}, None),
+    ({"block_table": Tensor((3, 4), "int32", (0, 1))}, None),  # one row for all
+    ({"query": Tensor((7, 32, 128)), "seq_lens": Tensor((7,), "int32"), "window": 3}, None),
+    ({"mse_bits": 5}, "keys of 5 and values of 4 bits"),
     ({"value_quant_bits": 8}, "keys of 4 and values of 8 bits"),
+    ({"query": Tensor((3, 32, 96))}, "head size 96"),
+    ({"query": Tensor((3, 136, 128))}, "136 query heads on 8 KV heads"),
     ({"query": Tensor((3, 34, 128))}, "34 query heads on 8 KV heads"),
+    ({"window": 10}, "3 tokens in windows of 10, with 3 lengths and 3 rows of pages"),
     ({"seq_lens": Tensor((2,), "int32")}, "3 tokens in windows of 1, with 2 lengths and 3 rows of pages"),
+    (
+        {"block_table": Tensor((1, 4), "int32"), "window": 2},
+        "3 tokens in windows of 2, with 3 lengths and 1 rows of pages",
+    ),
+    ({"query": Tensor((0, 32, 128)), "seq_lens": Tensor((0,)), "block_table": Tensor((0, 4))}, "0 tokens"),
     ({"query": Tensor((3, 32, 128), "float32")}, "queries of type float32 with strides (4096, 128, 1)"),
     ({"block_table": Tensor((3, 4), "int64")}, "a block table of type int64 with strides (4, 1)"),
+    ({"seq_lens": Tensor((3,), "float32")}, "lengths of type float32 with strides (1,)"),
     ({"kv_cache": Tensor((9, 8, 8, 134), "uint8")}, "pages of 8 tokens"),
+    ({"kv_cache": Tensor((9, 16, 8, 135), "uint8")}, "a cache of type uint8 with strides (17280, 1080, 135, 1)"),
+    ({"key_packed_size": 64}, "keys of 64 bytes in slots of 134"),
 )
 
 
 def test_what_the_kernels_take(modules: Any) -> None:
-    supported = modules["supported"].supported
-
-    assert supported(**call()) is None
-    for changed, reason in REFUSED:
-        assert supported(**call(**changed)) == reason
+    for changed, reason in TAKEN:
+        assert modules["supported"].supported(**call(**changed)) == reason, changed
 
 
 def test_gpus(modules: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.validation.cpu.decode_cases import Case, attention, codebook, filled, hadamard
-from tests.validation.cpu.probing import report
 
 COMPANIONS = ROOT / "patches/vpatch_overlays/companions"
 
@@ -147,7 +146,3 @@ def main(_home: str, cases: str) -> list[dict[str, Any]]:
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     mend_bfloat16()
     return [errors(Case(**case | {"lengths": tuple(case["lengths"])})) for case in json.loads(cases)]
-
-
-if __name__ == "__main__":
-    report(main)

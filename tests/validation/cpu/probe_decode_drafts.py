@@ -11,7 +11,6 @@ from typing import Any
 from tests.validation.cpu.probe_decode_layer import companion, noted
 from tests.validation.cpu.probe_mtp import BLOCKS, HEAD_SIZE, HEADS, STEPS, VERIFIES, K, Layer, configured, prepare
 from tests.validation.cpu.probe_speculation import NGRAM
-from tests.validation.cpu.probing import report
 
 
 def padded(layer: Layer) -> dict[str, Any]:
@@ -80,7 +79,3 @@ def main(_home: str, folder: str, switch: str) -> dict[str, Any]:
     found["failed"] = failed(Layer(made)) if companion("") and switch == "on" else None
     found["supported"] = {str(drafts): supported(folder, drafts) for drafts in (1, K, 8, 9)}
     return found
-
-
-if __name__ == "__main__":
-    report(main)

@@ -24,7 +24,7 @@ from tests.validation.cpu import decode_cases
 from tests.validation.cpu.platform import pretend_capability
 from tests.validation.cpu.probe_decode import mend_bfloat16
 from tests.validation.cpu.probe_workspace import attention, batch_of, builder, config, random_cache, size, workspace
-from tests.validation.cpu.probing import logged, report
+from tests.validation.cpu.probing import logged
 
 SPLITS = 2  # vLLM's are 32; the interpreter is slow for each
 BLOCK, BLOCKS, MAX_NUM_SEQS = 16, 12, 3
@@ -313,7 +313,3 @@ def main(_home: str, folder: str, switch: str, what: str, *names: str) -> dict[s
     if what == "flash":
         return flash(folder)
     return {name: ran(folder, STEPS[name]) for name in names}
-
-
-if __name__ == "__main__":
-    report(main)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from tests.validation.cpu.decode_cases import Case, codebook, codes, hadamard
 from tests.validation.cpu.probe_decode import companion, mend_bfloat16
-from tests.validation.cpu.probing import report
 
 SCALES = {"plain": 1.0, "huge": 2.0**12, "tiny": 2.0**-22}
 
@@ -188,7 +187,3 @@ def main(_home: str, cases: str) -> dict[str, Any]:
         "reasons": reasons(),
         "overflowing": overflowing(),
     }
-
-
-if __name__ == "__main__":
-    report(main)

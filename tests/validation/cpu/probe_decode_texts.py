@@ -9,7 +9,6 @@ import random
 from typing import Any
 
 from tests.validation.cpu.probe_decode import companion
-from tests.validation.cpu.probing import report
 from tests.validation.cpu.ptx import halves, run
 
 WORDS = 200
@@ -60,7 +59,3 @@ def main(_home: str) -> dict[str, Any]:
     get_centroids(128, 4).uniform_()  # as dummy weights overwrite it on 0.20, where it is a buffer of the layer
     found["kept"] = texts(4, 4, 128, inline_ptx=True) == before
     return found
-
-
-if __name__ == "__main__":
-    report(main)

@@ -20,7 +20,7 @@ from tests.validation.cpu.probe_decode_layer import (
     prepare,
 )
 from tests.validation.cpu.probe_workspace import workspace
-from tests.validation.cpu.probing import logged, report
+from tests.validation.cpu.probing import logged
 
 LONGEST_CHUNK = 128  # that vLLM attends from by the decode kernel
 
@@ -116,7 +116,3 @@ def fails(made: Any, layer: Layer, worker: Callable[..., Any]) -> dict[str, Any]
 def main(_home: str, folder: str) -> dict[str, Any]:
     prepare()
     return warmed(folder)
-
-
-if __name__ == "__main__":
-    report(main)

@@ -13,7 +13,6 @@ from typing import Any
 from vpatch_overlays.probes.hybrid_mtp_gates import DRAFTS, SIZE, blocks_of, forward, idle, states
 
 from tests.validation.cpu.probe_states import kernel
-from tests.validation.cpu.probing import report
 
 OTHER, *VERIFYING = range(3)
 """Requests, by the seed of their numbers."""
@@ -55,7 +54,3 @@ def computed(order: Sequence[int]) -> dict[str, str]:
 
 def main(_home: str) -> dict[str, Any]:
     return {" ".join(map(str, order)): computed(order) for order in ORDERS}
-
-
-if __name__ == "__main__":
-    report(main)

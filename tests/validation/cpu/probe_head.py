@@ -22,7 +22,7 @@ from tests.validation.cpu.head_cases import (
 )
 from tests.validation.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.validation.cpu.platform import single_rank
-from tests.validation.cpu.probing import attempt, logged, report
+from tests.validation.cpu.probing import attempt, logged
 
 PLAIN, WIDE = Head("channel", 1000), Head("block", 1026, 2)
 
@@ -282,7 +282,3 @@ def main(home: str) -> dict[str, Any]:
         for alike in (False, True)
     }
     return found
-
-
-if __name__ == "__main__":
-    report(main)

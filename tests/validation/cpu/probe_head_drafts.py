@@ -11,7 +11,7 @@ from tests.validation.cpu import head_models, head_owners
 from tests.validation.cpu.head_cases import Head
 from tests.validation.cpu.heads import checkpoint, reference, stand_in
 from tests.validation.cpu.probe_head import engine_config
-from tests.validation.cpu.probing import attempt, one_rank, report
+from tests.validation.cpu.probing import attempt, one_rank
 
 
 def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replaced: str) -> None:
@@ -70,7 +70,3 @@ def main(home: str) -> dict[str, Any]:
             if replaced == "nothing" or head_owners.REPLACEABLE in draft  # the model's MLA needs kernels
         }
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.validation.cpu import boundary, models
 from tests.validation.cpu.dump import plain
 from tests.validation.cpu.platform import GIB
-from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome, report
+from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome
 
 FOUR_BIT = "turboquant_4bit_nc"
 DTYPES = ("4bit_nc", "k8v4", "k3v4_nc", "3bit_nc")
@@ -110,7 +110,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
         "whole": {name: outcome(whole, paths[model], **options) for name, (model, options) in WHOLE.items()},
         "boundary": {name: outcome(boundary.skipped, case) for name, case in boundary.CASES.items()},
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -30,7 +30,7 @@ from tests.validation.cpu.probe_speculation import (
 )
 from tests.validation.cpu.probe_tiles import flash_attention
 from tests.validation.cpu.probe_workspace import attention, batch_of, builder, config, random_cache, workspace
-from tests.validation.cpu.probing import attempt, one_rank, report
+from tests.validation.cpu.probing import attempt, one_rank
 
 FIRST_TOKENS, K = 5, 3
 MODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE")
@@ -223,7 +223,3 @@ def configured(folder: str, **options: Any) -> Any:
     sizes = {"num_attention_heads": HEADS[0], "num_key_value_heads": HEADS[1], "head_dim": HEAD_SIZE}
     splits = {"tq_max_kv_splits_for_cuda_graph": SPLITS}
     return config(folder, "dense", hf_overrides=sizes, attention_config=splits, **limits, **options)
-
-
-if __name__ == "__main__":
-    report(main)

@@ -9,9 +9,6 @@ from typing import Any
 
 from vpatch_overlays.probes.hybrid_mtp_prefix import BLOCKS, Cached, groups, hit
 
-from tests.validation.cpu.platform import bare
-from tests.validation.cpu.probing import report
-
 KINDS = ((2, 1), (1, 2), (2, 2), (1, 3))
 """Numbers of groups of attention and of Mamba layers, beside one of each."""
 DRAWS = 250
@@ -45,7 +42,3 @@ def main(home: str) -> dict[str, Any]:
             for attention, cached in layouts()
         ]
     return found
-
-
-if __name__ == "__main__":
-    report(main, on=bare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.probing import attempt, engine_config, kv_cache_of, one_rank, report, runner_of
+from tests.validation.cpu.probing import attempt, engine_config, kv_cache_of, one_rank, runner_of
 
 FOUR_BIT = "turboquant_4bit_nc"
 BUDGET = 1 << 34
@@ -168,7 +168,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
             "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
         },
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.probing import report
-
 DRAFTS = 3
 COUNTS = (0, *range(1, DRAFTS + 2), 9)
 LENGTHS = (DRAFTS + 1, 2)
@@ -155,7 +153,3 @@ def main(_home: str) -> dict[str, Any]:
         },
         "shifted": {str(tokens): shifted(tokens) for tokens in SHIFTS},
     }
-
-
-if __name__ == "__main__":
-    report(main)

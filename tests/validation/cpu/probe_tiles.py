@@ -18,7 +18,6 @@ from typing import Any
 from packaging.version import Version
 
 from tests.validation.cpu.probe_workspace import RESERVED, attention, config, random_cache, reserved, size, workspace
-from tests.validation.cpu.probing import report
 
 BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 8, 16, 5, 2, 3, 2  # small, since the interpreter is slow
 MEASURED_TILE = 2 * TILE  # for memory, so that what does not grow with it is little
@@ -210,7 +209,3 @@ def main(_home: str, folder: str) -> dict[str, Any]:
     found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
     found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
     return found
-
-
-if __name__ == "__main__":
-    report(main)

@@ -14,7 +14,7 @@ from typing import Any
 from tests.validation.cpu.probe_mtp import BLOCK, BLOCKS, HEAD_SIZE, HEADS, STEPS, Row, configured
 from tests.validation.cpu.probe_speculation import FOUR_BIT, NGRAM
 from tests.validation.cpu.probe_workspace import attention, batch_of, size, workspace
-from tests.validation.cpu.probing import attempt, logged, report
+from tests.validation.cpu.probing import attempt, logged
 
 
 def layer_of(made: Any, *, ultraquant: bool = True) -> Any:
@@ -155,7 +155,3 @@ def main(_home: str, folder: str) -> dict[str, Any]:
     return {name: attempt(case, folder) for name, case in cases.items()} | {
         "turboquant reserved": attempt(partial(reserved, ultraquant=False), folder)
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from tests.validation.cpu.probing import engine_config, report
+from tests.validation.cpu.probing import engine_config
 
 THRESHOLD, SPLITS = 2, 2  # vLLM's are 128 and 32; the interpreter is slow for each token
 CHUNK = THRESHOLD + 1
@@ -267,7 +267,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
     turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
     turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
     return found | {"runs": {name: ran(folder, run) for name, run in RUNS.items()}}
-
-
-if __name__ == "__main__":
-    report(main)

@@ -22,8 +22,7 @@ from vpatch.release.index_config import open_session, read_settings
 
 from tests.archives import unpack
 from tests.paths import CACHE
-from tests.validation.cpu import client
-from tests.validation.cpu.environment import environ
+from tests.validation.cpu.environment import probe
 
 
 class Case(NamedTuple):
@@ -64,8 +63,7 @@ def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[C
     # Not this project's pytest settings, which a cache below it would inherit.
     plain = ("-c", os.devnull, f"--rootdir={top}", "-p", "no:cacheprovider", f"--junitxml={report}")
     arguments = ("--continue-on-collection-errors", *plain, *map(str, files))
-    ran = client.run(python, "on_cpu", tree, home, *arguments, environment=environ(tree, home), ready="without_gpu")
-    assert ran.code in (0, 1), f"{files} on {tree}:\n{ran.out[-8000:]}{ran.err[-2000:]}"
+    probe(python, "on_cpu", tree, home, *arguments, ready="without_gpu")
     return [_case(element) for element in ET.parse(report).iter("testcase")]  # noqa: S314 - pytest wrote it
 
 
