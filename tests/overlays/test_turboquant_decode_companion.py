@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -238,19 +237,6 @@ def test_gpus(modules: Any) -> None:
     assert found == [None, "a GPU before Ampere", "no GPU of NVIDIA"]
 
 
-def test_the_switch(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = modules["switch"]
-    needed = [switch.needs_flash_attention_2(version) for version in (None, 2, 3, 4)]
-
-    assert (switch.why_off(), needed) == (None, [False, False, False, True])
-    monkeypatch.setenv("VPATCH_TQ_DECODE", "0")
-    assert switch.why_off() == "VPATCH_TQ_DECODE is 0"
-    assert switch.needs_flash_attention_2(None)
-    monkeypatch.delenv("VPATCH_TQ_DECODE")
-    switch.turn_off("some reason")
-    assert switch.why_off() == "some reason"
-
-
 def test_tokens_of_a_verification(modules: Any) -> None:
     window = modules["drafts"].draft_window
 
@@ -289,44 +275,3 @@ def test_buffers_are_for_the_layer_that_needs_most(modules: Any) -> None:
     assert reserved(one) == 3
     assert reserved(one, other) == -(-other._decode_need.numbers("cuda:0") // (64 * 32 * 129)) > 3
     assert reserved(one, Layer()) == reserved() == 32
-
-
-def test_a_decode_step_has_as_many_splits_as_there_is_room_for(modules: Any) -> None:
-    buffers, layer = modules["buffers"], Layer()
-
-    def splits(tokens: int, requests: int) -> int:
-        batch = SimpleNamespace(seq_lens=range(requests))
-        return int(buffers.decode_splits(layer, Tensor((tokens, 32, 128)), batch, 32))
-
-    assert splits(3, 3) == 32  # vLLM's kernel attends to this layer
-    layer._decode_need = need(modules, window=4)
-    assert splits(1, 1) == 33
-    assert splits(12, 3) * 12 <= buffers._parts(layer._decode_need, "cuda:0")
-    assert splits(600, 600) == 1  # a CUDA graph that is padded beyond max_num_seqs
-
-
-def test_a_call_is_passed_on_or_left_to_vllm(
-    modules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatch, seen = modules["dispatch"], list[Any]()
-    monkeypatch.setattr(dispatch, "unlike_vllms", lambda _rotation, _size: None)
-
-    def attend(*_: Any, **options: Any) -> str:
-        seen.append(options["window"])
-        return "decoded"
-
-    monkeypatch.setattr(dispatch, "decode_attention", attend)
-    caplog.set_level(logging.INFO)
-
-    def ask(**changed: Any) -> Any:
-        given = call(**changed)
-        tensors = [given.pop(name) for name in ("query", "kv_cache", "block_table", "seq_lens")]
-        rest = [given.pop(name) for name in ("mse_bits", "key_packed_size", "value_quant_bits")]
-        return dispatch.decode_if_supported(*tensors, "Pi", "centroids", 0.1, *rest, **given)
-
-    assert ask() == "decoded"
-    assert ask(query=Tensor((12, 32, 128))) == "decoded"  # of three requests
-    assert ask(block_table=Tensor((3, 4), "int32", (0, 1))) == "decoded"  # of one request
-    assert seen == [1, 4, 8]
-    assert ask(mse_bits=5) is ask(mse_bits=5) is None
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["keys of 5 and values of 4 bits"]

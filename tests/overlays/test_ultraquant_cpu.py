@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.validation.cpu.attending import Row
 from tests.validation.cpu.comparison import Comparison, compared, each
-from tests.validation.cpu.probe_mtp import STEPS, Row
+from tests.validation.cpu.probe_mtp import STEPS
 
 OVERLAYS = ("turboquant-decode", "turboquant-mtp", "turboquant-tiles")
 

@@ -1,13 +1,11 @@
-"""Print what TurboQuant's continuation prefill computes and allocates on one tree, in one piece or in tiles.
+"""What TurboQuant's continuation prefill computes and allocates on one tree, in one piece or in tiles.
 
-Run by `environment.probe`; the output is JSON. The kernels are vLLM's own, in Triton's interpreter. Flash attention is
-compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
+Flash attention is compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
 """
 
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +15,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.validation.cpu.probe_workspace import RESERVED, attention, config, random_cache, reserved, size, workspace
+from tests.validation.cpu.attending import attention, config, prepare, random_cache, size_of, text_of, workspace
+from tests.validation.cpu.probe_workspace import RESERVED, reserved
 
 BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 8, 16, 5, 2, 3, 2  # small, since the interpreter is slow
 MEASURED_TILE = 2 * TILE  # for memory, so that what does not grow with it is little
@@ -178,7 +177,7 @@ def others(manager: Any) -> dict[str, Any]:
     first, second = (longest.idle(torch.tensor([]), shares=shares) for shares in (False, True))
     peaks = {"counted": peak(lambda: outputs.append(first()))}
     outputs.append(second())
-    found: dict[str, Any] = {"zeros": [bool((one == 0).all()) for one in outputs], "workspace": size(manager)}
+    found: dict[str, Any] = {"zeros": [bool((one == 0).all()) for one in outputs], "workspace": size_of(manager)}
     peaks["idle"] = peak(longest.idle(longest.cache))
     peaks["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
     return found | {"peaks": peaks | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}}
@@ -186,16 +185,13 @@ def others(manager: Any) -> dict[str, Any]:
 
 def main(_home: str, folder: str) -> dict[str, Any]:
     """Run `CASES`, then measure memory; `folder` holds the models."""
-    import torch
-
-    torch.accelerator.empty_cache = lambda: None  # no accelerator here
-    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     from vllm import _custom_ops
     from vllm.config import set_current_vllm_config
     from vllm.v1.attention.backends import turboquant_attn
     from vllm.v1.attention.ops import triton_merge_attn_states
 
     tiles = vars(sys.modules["vllm._vpatch.turboquant_tiles"]) if "vllm._vpatch.turboquant_tiles" in sys.modules else {}
+    prepare(flash=True)
     turboquant_attn.flash_attn_varlen_func = flash_attention
     turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
     limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
@@ -206,6 +202,6 @@ def main(_home: str, folder: str) -> dict[str, Any]:
         tiles.update(TILE=TILE)
         _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
         outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
-    found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
+    found["outputs"] = {name: text_of(output) for name, output in outputs.items()}
     found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
     return found
