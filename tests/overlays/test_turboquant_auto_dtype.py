@@ -32,7 +32,6 @@ GUARDED = UNQUANTIZED.replace("\n", f" and not isinstance(kv_cache_spec, {SPEC})
 MODE = 'isinstance(kv_cache_dtype, str) and kv_cache_dtype.startswith("turboquant_")'
 IMPORT = "    UniformTypeKVCacheSpecs,\n"
 RESHAPE = "_reshape_kv_cache_tensors"
-MISNAMED = f"no 'GPUModelRunner.{RESHAPE}' here; nearest: 'GPUModelRunner._reshape_kv_caches'"
 PASSES = "kv_cache_spec.head_size,\n                        cache_dtype_str=self"
 GETS_MODE = "kv_quant_mode=quant_mode,\n                tq_slot"
 
@@ -44,8 +43,6 @@ CASES = (
     *drifted(
         "0.26.0",
         RUNNER,
-        (UNQUANTIZED, "if not kv_cache_spec.kv_quant_mode\n", f"`{CONDITION}` is not there"),
-        (f"def {RESHAPE}(", "def _reshape_kv_caches(", MISNAMED),
         (IMPORT, f"{IMPORT}    MLAAttentionSpec as {SPEC},\n", f"'{SPEC}' is already bound"),
     ),
     # A broken tree is never taken for one without the feature, nor a changed one for one without the defect.
