@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiers import sampled
 from tests.validation.cpu import head_models, validation
-from tests.validation.cpu.comparison import Comparison, compared, each
+from tests.validation.cpu.comparison import Comparison, beside, each
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -43,16 +43,8 @@ MODELS = [*head_models.MODELS, *head_models.UNPASSED, *head_models.MTP]
 OWN = {"bf16": BF16, "channel": FP8, "renamed": FP8}
 
 release = each(sampled(("0.18.0", "0.20.2", "0.33.0", "0.21.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 2))
-
-
-@pytest.fixture(scope="module")
-def seen(release: str) -> Comparison:
-    return compared("probe_head", release, ("ct-fp8-lm-head",))
-
-
-@pytest.fixture(scope="module")
-def drafts(release: str) -> Comparison:
-    return compared("probe_head_drafts", release, ("ct-fp8-lm-head",))
+seen = beside("probe_head", "ct-fp8-lm-head")
+drafts = beside("probe_head_drafts", "ct-fp8-lm-head")
 
 
 @pytest.mark.parametrize("name", LOADED)

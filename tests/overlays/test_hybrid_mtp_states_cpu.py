@@ -11,7 +11,7 @@ import pytest
 
 from tests.releases import SHAPES
 from tests.tiers import sampled
-from tests.validation.cpu.comparison import Comparison, compared, each
+from tests.validation.cpu.comparison import Comparison, beside, each
 from tests.validation.cpu.probe_states import COUNTS, DRAFTS, KERNELS, LENGTHS
 
 pytestmark = pytest.mark.deep
@@ -19,11 +19,7 @@ release = each(sampled(SHAPES[::-1], 2))  # all of SHAPES have every version of 
 STEPS = [*product(KERNELS, LENGTHS)]
 IN_RANGE = range(1, DRAFTS + 2)
 CLOSEST = {accepted: min(max(accepted, 1), DRAFTS + 1) for accepted in COUNTS}
-
-
-@pytest.fixture(scope="module")
-def seen(release: str) -> Comparison:
-    return compared("probe_states", release, ("hybrid-mtp-states",))
+seen = beside("probe_states", "hybrid-mtp-states")
 
 
 @pytest.mark.parametrize(("kernel", "length"), STEPS)

@@ -96,20 +96,17 @@ def guarded(condition: str, imported: Change = ALONE) -> tuple[Change, Change]:
 EQUIVALENT = {
     "as in #47609": guarded(f"{CONDITION} and not {IS}", IN_PARENTHESES),
     "import in the function": guarded(f"{CONDITION} and not {IS}", IN_FUNCTION),
-    "comparison changed places": guarded(f"not {IS} and KVQuantMode.NONE == kv_cache_spec.kv_quant_mode"),
     "one of several classes": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, (MambaSpec, {SPEC}))"),
     "class by its module": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, kv_cache_interface.{SPEC})", NAMED),
     "branches changed places": (
         (CHOICE, f'{OTHER} if kv_cache_spec.kv_quant_mode != KVQuantMode.NONE or {IS} else "auto"\n'),
         ALONE,
     ),
-    "class first": ((CHOICE, f'{OTHER} if {IS} else "auto" if {CONDITION} else {OTHER}\n'), ALONE),
 }
 # Each names the class but is wrong, or may be: vpatch cannot tell it from a correct guard.
 UNCLEAR = {
     "not imported": guarded(f"{CONDITION} and not {IS}", (IMPORT, IMPORT)),
     "the opposite": guarded(f"{CONDITION} and {IS}"),
-    "either": guarded(f"{CONDITION} or not {IS}"),
     "another class": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, MambaSpec) or not {IS}"),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from packaging.version import Version
 
 from tests.tiers import sampled
-from tests.validation.cpu.comparison import Comparison, compared, each
+from tests.validation.cpu.comparison import Comparison, beside, each
 from tests.validation.cpu.probe_mtp import STEPS, K
 from tests.validation.cpu.probe_speculation import FOUR_BIT, MODES, ON_V2, STARTS
 
@@ -24,16 +24,8 @@ engines = pytest.mark.parametrize("release", sampled(("0.26.0", "0.21.0", "0.20.
 
 NOISE, WRONG = 4e-3, 0.1
 TRUE, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
-
-
-@pytest.fixture(scope="module")
-def seen(release: str, folder: str) -> Comparison:
-    return compared("probe_speculation", release, (), folder)
-
-
-@pytest.fixture(scope="module")
-def steps(release: str, folder: str) -> Comparison:
-    return compared("probe_mtp", release, (), folder)
+seen = beside("probe_speculation", models=True)
+steps = beside("probe_mtp", models=True)
 
 
 def wrong_rows(release: str, name: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""Print the KV cache tensors that vLLM's V1 model runner makes, as one JSON object."""
+"""The KV cache tensors that vLLM's V1 model runner makes."""
 
 from __future__ import annotations
 

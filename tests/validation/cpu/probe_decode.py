@@ -1,7 +1,4 @@
-"""Print how far TurboQuant's decode kernels, vLLM's and those of `turboquant-decode`, are from float64, as JSON.
-
-Run by `environment.probe`; the kernels run in Triton's interpreter.
-"""
+"""How far TurboQuant's decode kernels, vLLM's and those of `turboquant-decode`, are from float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile the kernels of `turboquant-decode` for GPUs that are not here, and print what they use, as JSON.
+"""Compile the kernels of `turboquant-decode` for GPUs that are not here, and return what they use.
 
 Run by `decode_record`. Triton's own `ptxas` assembles, and counts registers and spills.
 """

@@ -1,4 +1,4 @@
-"""Print the KV cache sizes that vLLM computes for each case of a file, as JSON.
+"""The KV cache sizes that vLLM computes for each case of a file.
 
 Everything between a config.json and the printed number of tokens is the release's own code: the engine's config, the
 layers (on the meta device), the block size, the specs, and `EngineCore._initialize_kv_caches`.

@@ -1,4 +1,4 @@
-"""Print what vLLM does with `--kv-cache-dtype-skip-layers` and TurboQuant, as one JSON object."""
+"""What vLLM does with `--kv-cache-dtype-skip-layers` and TurboQuant."""
 
 from __future__ import annotations
 

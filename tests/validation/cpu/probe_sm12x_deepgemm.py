@@ -1,4 +1,4 @@
-"""Print on which GPUs vLLM claims DeepGEMM, and which kernel it takes for block FP8 there, as one JSON object."""
+"""On which GPUs vLLM claims DeepGEMM, and which kernel it takes for block FP8 there."""
 
 from __future__ import annotations
 

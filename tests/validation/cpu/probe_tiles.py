@@ -6,7 +6,7 @@ Flash attention is compiled, so PyTorch stands in for it, in float32 and with it
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -157,6 +157,33 @@ class Layer:
         return partial(self.impl.forward, self.module, query, key, value, cache, None, torch.full_like(query, 7))
 
 
+def peak(do: Callable[[], Any]) -> int:
+    """Call a function; return the most bytes that it held at once."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        do()
+    held: dict[int, int] = {}
+    most = 0
+    for _, size, where in sorted(_allocations(seen.profiler.kineto_results.experimental_event_tree())):
+        if size > 0:
+            held[where] = size
+            most = max(most, sum(held.values()))
+        else:
+            held.pop(where, None)  # or it was there before
+    return most
+
+
+def _allocations(events: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield the time of each allocation or release in ns, its bytes (negative if released) and its address."""
+    from torch._C._profiler import _EventType
+
+    for event in events:
+        if event.tag == _EventType.Allocation:
+            yield event.start_time_ns, event.extra_fields.alloc_size, event.extra_fields.ptr
+        yield from _allocations(event.children)
+
+
 def others(manager: Any) -> dict[str, Any]:
     """Return the output of passes without a cache, the workspace after them, and peak bytes.
 
@@ -164,8 +191,6 @@ def others(manager: Any) -> dict[str, Any]:
     """
     import torch
     from vllm import _custom_ops
-
-    from tests.validation.cpu.peak import peak
 
     _custom_ops.merge_attn_states = merge_attn_states
     heads, size_of_head = (6, 1), 128  # queries and outputs are large next to keys and values

@@ -11,12 +11,12 @@ import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.blocks import put
 from tests.paths import ROOT
 from tests.releases import RELEASES, tree_of
 from tests.validation.cpu import upstream
+from tests.validation.cpu.comparison import Comparison
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.trees import patched_tree
 
@@ -36,13 +36,6 @@ FILES = (
 )
 
 Cases = dict[str, upstream.Case]
-
-
-class Comparison(NamedTuple):
-    """The same tests on both trees of a release."""
-
-    stock: Cases
-    patched: Cases
 
 
 def compared(release: str) -> Comparison:
