@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-NAMES = ("launch", "switch", "supported", "drafts", "buffers", "codes", "queries", "kernels", "", "store", "dispatch")
+NAMES = ("launch", "switch", "supported", "drafts", "buffers")
 """Of the modules, in an order in which each finds those that it imports."""
 FOUR = (4, 4)
 
@@ -35,29 +35,18 @@ class Tensor:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def storage_offset(self) -> int:
+        return 0
+
     def stride(self, axis: int | None = None) -> Any:
         strides = self.strides or tuple(prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
         return strides if axis is None else strides[axis]
 
-    def storage_offset(self) -> int:
-        return 0
-
-    def numel(self) -> int:
-        return prod(self.shape)
-
-
-def jit(*arguments: Any, **_: Any) -> Any:
-    return arguments[0] if arguments else lambda function: function
-
 
 class Layer:
-    """One layer that `Impl` attends for; `TurboQuantAttentionImpl` of the stand-in for vLLM."""
+    """Attention; `TurboQuantAttentionImpl` of the stand-in for vLLM."""
 
-    def __init__(self, heads: int = 32, kv_heads: int = 8, head_size: int = 128) -> None:
-        self.num_heads, self.num_kv_heads, self.head_size = heads, kv_heads, head_size
-        self.tq_config = SimpleNamespace(
-            key_fp8=False, key_mse_bits=4, effective_value_quant_bits=4, key_packed_size=head_size // 2 + 2
-        )
+    def __init__(self) -> None:
         self._decode_need: Any = None
 
 
@@ -72,20 +61,18 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )
     builder = type("TurboQuantMetadataBuilder", (), {"verifies_exactly": True})
     attention = SimpleNamespace(TurboQuantAttentionImpl=Layer, TurboQuantMetadataBuilder=builder)
-    platform = SimpleNamespace(is_cuda=lambda: True, is_device_capability_family=lambda family: family == 90)
     stood_in = {
         "torch": SimpleNamespace(**types, version=SimpleNamespace(hip=None), cuda=cuda, Tensor=Tensor),
         "vllm": ModuleType("vllm"),
-        "vllm.triton_utils": SimpleNamespace(triton=SimpleNamespace(jit=jit), tl=SimpleNamespace()),
+        "vllm.triton_utils": SimpleNamespace(triton=None),
         "vllm._vpatch": ModuleType("vllm._vpatch"),
         "vllm.v1.attention.backends.turboquant_attn": attention,
-        "vllm.platforms": SimpleNamespace(current_platform=platform),
     }
     for name, module in stood_in.items():
         monkeypatch.setitem(sys.modules, name, module)
     found: dict[str, Any] = {}
     for name in NAMES:
-        full = f"turboquant_decode{'_' if name else ''}{name}"
+        full = f"turboquant_decode_{name}"
         monkeypatch.delitem(sys.modules, f"vpatch_overlays.companions.{full}", raising=False)
         found[name] = import_module(f"vpatch_overlays.companions.{full}")
         monkeypatch.setitem(sys.modules, f"vllm._vpatch.{full}", found[name])
@@ -262,7 +249,7 @@ def test_layers_verify_if_all_of_them_can(modules: Any) -> None:
 
 
 def test_buffers_are_for_the_layer_that_needs_most(modules: Any) -> None:
-    buffers, one, other = modules["buffers"], Layer(), Layer(head_size=256)
+    buffers, one, other = modules["buffers"], Layer(), Layer()
     one._decode_need, other._decode_need = need(modules), need(modules, head_size=256)
     spec = SimpleNamespace(head_size=128)
 
