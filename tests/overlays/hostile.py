@@ -2,8 +2,8 @@
 
     python -m tests.overlays.hostile --count 2000 0.20.2 0.24.0 0.33.0
 
-An applied mutant is wrong if a name in the inserted code has another binding than in the pristine release
-(`tests.overlays.meaning`), or if the mutation overrides what an overlay changes (`tests.overlays.overrides`).
+An applied mutant is wrong if the same rename of the patched release gives another text, since a name in the inserted
+code then means something else, or if the mutation overrides what an overlay changes (`tests.overlays.overrides`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from vpatch.core.workspace import Workspace
 
 from tests.engines import engine_of
 from tests.overlays import overrides
-from tests.overlays.meaning import Key, meanings, worse
 from tests.overlays.mutants import compiles
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
@@ -77,12 +76,21 @@ class File:
         return Engine(self.items)
 
     @cached_property
-    def meanings(self) -> Mapping[Key, str]:
-        return meanings(self.text, self.patched)
-
-    @cached_property
     def variables(self) -> Mapping[Variable, list[Span]]:
         return dict(sorted(variables(self.text).items(), key=lambda item: str(item[0])))
+
+    @cached_property
+    def patched_variables(self) -> Mapping[Variable, list[Span]]:
+        return variables(self.patched)
+
+    def misnamed(self, variable: Variable, new: str, result: str) -> str:
+        """Return what a rename has broken in the patched file that has it; "" if nothing."""
+        known = self.patched_variables
+        if variable in known and renamed(self.patched, known[variable], new) != result:
+            return "the new code has the old name"
+        hidden = Variable("module", "", new)
+        captured = hidden in known and len(variables(result).get(hidden, ())) != len(known[hidden])
+        return f"the new code's `{new}` is another one" if captured else ""
 
     @cached_property
     def scopes(self) -> list[str]:
@@ -105,8 +113,10 @@ class File:
                     *above, (block, index) = path
                     cuts = (*above, (block, index - 1)) in finding.regions  # it begins by the statement before
                     made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
-        for where, name in sorted(self.meanings):
-            if where in self.scopes and name in self._imported:
+        for where in self.scopes:
+            *_, definition = overrides.chain(overrides.parsed(self.patched), where)
+            used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)} & self._imported
+            for name in sorted(used) if isinstance(definition, overrides.Function) else ():
                 made += overrides.of_import(self.text, where, name)
         return list(dict.fromkeys(made))
 
@@ -136,7 +146,7 @@ class File:
         )
         return new - old
 
-    def rename(self, rng: random.Random) -> tuple[Variable, str]:
+    def rename(self, rng: random.Random) -> tuple[Variable, str, str]:
         """Rename a variable, mostly one of an edited function, and sometimes to a name that the overlay imports."""
         near = [v for v in self.variables if v.kind == "local" and v.scope in self.scopes]
         hidden = sorted(self._imported)
@@ -148,7 +158,7 @@ class File:
             new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)
             text = renamed(self.text, self.variables[variable], new)
             if compiles(text):
-                return variable, text
+                return variable, new, text
 
 
 def _leaves(predicate: object) -> Iterator[Contains]:
@@ -233,11 +243,10 @@ class Release:
             yield Result(override.kind, f"{file.name}: {override.what}", refused, wrong)
         for _ in range(count - len(chosen)):
             file = rng.choice(files)
-            variable, text = file.rename(rng)
+            variable, new, text = file.rename(rng)
             refused, result, _ = self.outcome(file, text)
-            bad = [] if refused else worse(file.meanings, meanings(text, result))
-            what = f"{file.name}: {variable.scope}.{variable.name}"
-            yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
+            wrong = "" if refused else file.misnamed(variable, new, result)
+            yield Result(f"renamed-{variable.kind}", f"{file.name}: {variable.scope}.{variable.name}", refused, wrong)
 
 
 def _only(item: Catalogued, file: str, matched: Collection[tuple[Edit, ...]]) -> Catalogued:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from vpatch_overlays.companions.ct_fp8_lm_head import is_quantized, name_in_config, spellings
-from vpatch_overlays.companions.ct_fp8_lm_head_models import leave_tied_target
-from vpatch_overlays.companions.ct_fp8_lm_head_weights import TIED, set_geometry, set_padding
+from vpatch_overlays.companions.ct_fp8_lm_head import spellings
+from vpatch_overlays.companions.ct_fp8_lm_head_weights import set_padding
 
 
 @pytest.mark.parametrize(
@@ -57,26 +56,3 @@ def test_every_rank_has_whole_blocks_in_order(vocab: int, ranks: int, added: int
         share = layer.org_vocab_size_padded // ranks
         assert layer.num_org_embeddings_per_partition == max(0, min(share, vocab - start))
         assert layer.output_partition_sizes == [layer.num_embeddings_padded // ranks]
-
-
-def test_the_geometry_is_that_of_one_rank() -> None:
-    layer: Any = SimpleNamespace(embedding_dim=2048, num_embeddings_padded=248_320, tp_size=4)
-
-    set_geometry(layer, "lm_head")
-
-    assert (layer.input_size, layer.input_size_per_partition) == (2048, 2048)
-    assert (layer.output_size, layer.output_size_per_partition) == (248_320, 62_080)
-    assert layer.output_partition_sizes == [62_080]
-    assert layer.prefix == "lm_head"
-
-
-def test_what_has_no_quantized_head_is_left_alone() -> None:
-    layer: Any = SimpleNamespace()
-    config: Any = None
-
-    assert not is_quantized(layer)
-    assert not is_quantized(cast("Any", SimpleNamespace(scheme=None)))
-    assert (name_in_config(layer, None, config), name_in_config(layer, "", config)) == (None, "")
-    for other in (None, SimpleNamespace(get_name=lambda: "fp8")):
-        leave_tied_target(cast("Any", other), "lm_head", layer)
-        assert not hasattr(layer, TIED)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.tiers import sampled
-from tests.validation.cpu import head_models, head_owners, head_unpassed, validation
-from tests.validation.cpu.comparison import Comparison, compared, each
+from tests.validation.cpu import head_models, validation
+from tests.validation.cpu.comparison import Comparison, beside, each
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -26,6 +26,7 @@ from tests.validation.cpu.head_cases import (
     UNNAMED,
     UNTARGETED,
 )
+from tests.validation.cpu.probe_head_drafts import CLASSES, REPLACEABLE, REPLACED, TARGETS
 
 pytestmark = pytest.mark.deep
 
@@ -38,15 +39,12 @@ WARNED = "config quantizes {}, but ties it to the input embeddings. The head is 
 NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.22")
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
-MODELS = [*head_models.MODELS, *head_models.MTP, *head_unpassed.UNPASSED, *head_unpassed.MTP]
+MODELS = [*head_models.MODELS, *head_models.UNPASSED, *head_models.MTP]
 OWN = {"bf16": BF16, "channel": FP8, "renamed": FP8}
 
 release = each(sampled(("0.18.0", "0.20.2", "0.33.0", "0.21.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 2))
-
-
-@pytest.fixture(scope="module")
-def seen(release: str) -> Comparison:
-    return compared("probe_head", release, ("ct-fp8-lm-head",))
+seen = beside("probe_head", "ct-fp8-lm-head")
+drafts = beside("probe_head_drafts", "ct-fp8-lm-head")
 
 
 @pytest.mark.parametrize("name", LOADED)
@@ -188,8 +186,8 @@ def test_a_tied_model_logs_one_warning_and_is_served(seen: Comparison, release: 
 
 
 @pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_keeps_its_plain_head(seen: Comparison, release: str, own: str) -> None:
-    stock, patched = (found["drafts"] for found in seen)
+def test_a_draft_keeps_its_plain_head(drafts: Comparison, release: str, own: str) -> None:
+    stock, patched = (found["shared"] for found in drafts)
     beside = patched[f"FP8, {own}"]
 
     assert beside["draft"] == "EagleLlama4ForCausalLM"
@@ -204,17 +202,16 @@ def test_a_draft_keeps_its_plain_head(seen: Comparison, release: str, own: str) 
         assert patched[f"{target}, bf16"]["dtypes"] == [dtype, BF16]
 
 
-def test_a_draft_has_the_head_of_its_own_checkpoint(release: str) -> None:
+def test_a_draft_has_the_head_of_its_own_checkpoint(drafts: Comparison, release: str) -> None:
     """Also where vLLM's config names the draft as the model, on vLLM's own EAGLE classes.
 
     Stock reads a plain head of the draft as FP8: vLLM starts, and the draft's tokens are random.
     """
-    seen = compared("probe_head_drafts", release, ("ct-fp8-lm-head",))
-    kinds = [(kind, "nothing") for kind in head_owners.CLASSES]
-    kinds += [(head_owners.REPLACEABLE, replaced) for replaced in head_owners.REPLACED[1:]]
-    for target, own, (kind, replaced) in product(head_owners.TARGETS, head_owners.OWN, kinds):
+    kinds = [(kind, "nothing") for kind in CLASSES]
+    kinds += [(REPLACEABLE, replaced) for replaced in REPLACED[1:]]
+    for target, own, (kind, replaced) in product(TARGETS, OWN, kinds):
         name = f"{target}, {kind}, {own}, {replaced}"
-        stock, patched = (found["own"][name] for found in seen)
+        stock, patched = (found["own"][name] for found in drafts)
         wrong: Any = {"class": kind, "dtype": FP8, "logits": False}
 
         assert patched == {"class": kind, "dtype": OWN[own], "logits": True}, name

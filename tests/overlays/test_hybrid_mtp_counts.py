@@ -12,7 +12,6 @@ from tests.overlays.tables import check_edited, check_result, drifted, on, table
 from tests.releases import tiered
 
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
-BATCH = "vllm/v1/worker/gpu_input_batch.py"
 
 MOVES = "        # Add the new or resumed requests to the persistent batch.\n"
 WAIT = "self.num_accepted_tokens_event.synchronize()"
@@ -42,11 +41,6 @@ PREPARE = "    def _compute_prev_positions("
 HELPER = f"    def _sync_num_accepted_tokens(self, num_reqs, prev_req_id_to_index):\n        ...\n\n{PREPARE}"
 INPUT_PREP = "        self.prepare_inputs_event.synchronize()\n"
 BEFORE_STEP = "            # Update persistent batch states.\n"
-RECORDED = """                self.num_accepted_tokens.gpu[:num_reqs], non_blocking=True
-            )
-            assert self.num_accepted_tokens_event is not None
-            self.num_accepted_tokens_event.record()
-"""
 FIRST_WAITS = "the wait of vllm-project/vllm#53613 is there, without the other half of #53919"
 ONLY_READS = "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
 WITH_SNAPSHOT = "another fix, of vllm-project/vllm#51599, is there"
@@ -69,29 +63,6 @@ CASES = (
             (GATHER, READ, ONLY_READS),
             (PREPARE, HELPER, WITH_SNAPSHOT),
         )
-    ),
-    *drifted(
-        "0.33.0",
-        RUNNER,
-        ("new_mask = prev_idx < 0", "new_mask = prev_idx <= 0", f"`{WAIT}` is not there"),
-        ("for request in reqs_to_add:", "for request in to_add:", "`for request in reqs_to_add:` is not there"),
-        (
-            'cache_mode != "align"\n        )\n        if needs',
-            'cache_mode == "none"\n        )\n        if needs',
-            "no `needs",
-        ),
-        (
-            RECORDED,
-            RECORDED.rpartition("            self")[0],
-            "does not match the 0.24 layout: GPUModelRunner._update_states_after_model",
-        ),
-        ("class GPUModelRunner(", "class ModelRunner(", "no 'GPUModelRunner._update_states' here"),
-    ),
-    *drifted(
-        "0.21.0",
-        BATCH,
-        ("self.num_accepted_tokens_cpu[req_index] = 1", "pass", "InputBatch.add_request has no"),
-        ("    def condense(", "    def squeeze(", "InputBatch.condense"),
     ),
     # Without its wait, 0.18 is no release that is right.
     *drifted(

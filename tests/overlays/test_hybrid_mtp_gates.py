@@ -15,7 +15,6 @@ ONE_SORTED = GATES.replace("a=a,", "a=a.index_select(0, spec_token_indx),")
 NAMED = GATES.replace("a=a,", "a=a_spec,").replace("b=b,", "b=b_spec,")
 SORTED = "mixed_qkv_non_spec = mixed_qkv.index_select(0, non_spec_token_indx)"
 BY_NAME = f"{SORTED}\n                a_spec = a.index_select(0, spec_token_indx)"
-UNSORTED = "mixed_qkv_spec = mixed_qkv\n"
 
 SAYS = {"pending": "layout", "merged": "#51812"}
 
@@ -27,8 +26,6 @@ CASES = (
         # Half of the fix is not stacked upon.
         (GATES, ONE_SORTED, "is not there; nearest, line 1"),
         (GATES, NAMED, "is not there; nearest, line 1"),
-        (SORTED, "mixed_qkv_non_spec = mixed_qkv[non_spec_token_indx]", "_forward_core has no `if attn_metadata"),
-        ("class GatedDeltaNetAttention(", "class DeltaNetAttention(", "'GatedDeltaNetAttention._forward_core'"),
     ),
     *drifted("0.31.0", QWEN, ("a_spec = a.index_select(0, spec_token_indx)", "a_spec = a", "is not there; nearest")),
     # As upstream has it, without the overlay's marks.

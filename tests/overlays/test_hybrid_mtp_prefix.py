@@ -24,11 +24,9 @@ CASES = (
     *drifted(
         "0.20.2",
         COORDINATOR,
-        (MARGIN, "curr_hit_length + self.lcm_block_size, max_cache_hit_length", "`curr_hit_length + spec.block_size`"),
         # Half of a fix, or another one, is not stacked upon.
         (ON_THE_FLAG, f"{ON_THE_FLAG} and not isinstance(spec, MambaSpec)", "has `MambaSpec`"),
         (f"{MARGIN}\n", f"{MARGIN}, MambaSpec.limit\n", "has `MambaSpec`"),
-        ("class HybridKVCacheCoordinator(", "class HybridCoordinator(", "no 'HybridKVCacheCoordinator.find_longest"),
     ),
     *drifted("0.20.2", MANAGER, (FOUND, DROPPED, "MambaManager.find_longest_cache_hit has `if use_eagle: ...`")),
     # As upstream has it, without the overlay's marks.

@@ -41,7 +41,6 @@ CASES = (
             (FAMILY, f"{FAMILY} and not cls.is_device_capability(121)", "is not there"),
             (FAMILY, f"or has_sm120_sources() and{FAMILY.removeprefix('or')}", "is not there"),
             (FAMILY, "or cls.has_device_capability(120)", "is not there"),
-            ("def support_deep_gemm(", "def supports_deep_gemm(", "nearest: 'CudaPlatformBase.supports_deep_gemm'"),
             (IMPORT, f"{IMPORT}has_sm120_sources = None\n", "'has_sm120_sources' is already bound"),
         )
     ),

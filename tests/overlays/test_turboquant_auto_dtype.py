@@ -32,7 +32,6 @@ GUARDED = UNQUANTIZED.replace("\n", f" and not isinstance(kv_cache_spec, {SPEC})
 MODE = 'isinstance(kv_cache_dtype, str) and kv_cache_dtype.startswith("turboquant_")'
 IMPORT = "    UniformTypeKVCacheSpecs,\n"
 RESHAPE = "_reshape_kv_cache_tensors"
-MISNAMED = f"no 'GPUModelRunner.{RESHAPE}' here; nearest: 'GPUModelRunner._reshape_kv_caches'"
 PASSES = "kv_cache_spec.head_size,\n                        cache_dtype_str=self"
 GETS_MODE = "kv_quant_mode=quant_mode,\n                tq_slot"
 
@@ -44,8 +43,6 @@ CASES = (
     *drifted(
         "0.26.0",
         RUNNER,
-        (UNQUANTIZED, "if not kv_cache_spec.kv_quant_mode\n", f"`{CONDITION}` is not there"),
-        (f"def {RESHAPE}(", "def _reshape_kv_caches(", MISNAMED),
         (IMPORT, f"{IMPORT}    MLAAttentionSpec as {SPEC},\n", f"'{SPEC}' is already bound"),
     ),
     # A broken tree is never taken for one without the feature, nor a changed one for one without the defect.
@@ -99,20 +96,17 @@ def guarded(condition: str, imported: Change = ALONE) -> tuple[Change, Change]:
 EQUIVALENT = {
     "as in #47609": guarded(f"{CONDITION} and not {IS}", IN_PARENTHESES),
     "import in the function": guarded(f"{CONDITION} and not {IS}", IN_FUNCTION),
-    "comparison changed places": guarded(f"not {IS} and KVQuantMode.NONE == kv_cache_spec.kv_quant_mode"),
     "one of several classes": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, (MambaSpec, {SPEC}))"),
     "class by its module": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, kv_cache_interface.{SPEC})", NAMED),
     "branches changed places": (
         (CHOICE, f'{OTHER} if kv_cache_spec.kv_quant_mode != KVQuantMode.NONE or {IS} else "auto"\n'),
         ALONE,
     ),
-    "class first": ((CHOICE, f'{OTHER} if {IS} else "auto" if {CONDITION} else {OTHER}\n'), ALONE),
 }
 # Each names the class but is wrong, or may be: vpatch cannot tell it from a correct guard.
 UNCLEAR = {
     "not imported": guarded(f"{CONDITION} and not {IS}", (IMPORT, IMPORT)),
     "the opposite": guarded(f"{CONDITION} and {IS}"),
-    "either": guarded(f"{CONDITION} or not {IS}"),
     "another class": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, MambaSpec) or not {IS}"),
 }
 

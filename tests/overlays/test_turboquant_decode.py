@@ -15,18 +15,12 @@ from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 LAUNCHER = "vllm/v1/attention/ops/triton_turboquant_decode.py"
-WARMUP = "vllm/model_executor/warmup/kernel_warmup.py"
 FLASH = "vllm/v1/attention/backends/flash_attn.py"
 ARGUMENTS = "vllm/engine/arg_utils.py"
 
 SHAPE = "    B, Hq, D = query.shape\n    Hk = kv_cache.shape[2]\n"
-TAKES_PI = "    Pi: torch.Tensor,  # [D, D] float32\n    centroids: torch.Tensor,  # [n_centroids] float32\n    scale"
 DOT = SHAPE + "    scores = tl.dot(query, kv_cache)\n"
-TAKES_WORKER, TAKES_RUNNER = ('def kernel_warmup(worker: "Worker"', 'def kernel_warmup(runner: "Worker"')
-DEEP_GEMM = "    do_deep_gemm_warmup = (\n"
-BUILT = "            H = _build_hadamard("
 HADAMARD = "            layer._tq_Pi = H\n"
-LENGTHS = "    seq_lens: torch.Tensor  # (num_reqs,)"
 SPLITS = "        S = self.max_num_kv_splits\n"
 BATCH = "        self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)\n"
 SIZES = "        max_num_splits = (\n"
@@ -45,29 +39,14 @@ CASES = (
     *drifted(
         "0.26.0",
         LAUNCHER,
-        (SHAPE, SHAPE.replace("Hq", "H"), "`B, Hq, D = query.shape` is not there"),
-        (TAKES_PI, TAKES_PI.replace("Pi:", "rotation:"), "Pi"),
-        ("def triton_turboquant_decode_attention(", "def turboquant_decode(", "triton_turboquant_decode_attention"),
         # If upstream does the same one day, the overlay needs a review.
         (SHAPE, DOT, "it seems merged upstream"),
-    ),
-    *(
-        case
-        for release in ("0.20.2", "0.33.0")
-        for case in drifted(
-            release,
-            WARMUP,
-            (TAKES_WORKER, TAKES_RUNNER, "kernel_warmup does not take worker"),
-            (DEEP_GEMM, DEEP_GEMM.replace("do_", "wants_"), "`do_deep_gemm_warmup = ...` is not there"),
-        )
     ),
     *drifted(
         "0.26.0",
         ATTENTION,
         # The kernels rotate queries by the matrix by which the keys were rotated.
         (HADAMARD, "            layer._tq_Pi = H * signs\n", "_ensure_on_device has no `H = _build_hadamard(D, str("),
-        (BUILT, BUILT.replace("hadamard", "rotation"), "_ensure_on_device has no `H = _build_hadamard(D, str(device))"),
-        (LENGTHS, LENGTHS.replace("torch.Tensor", "list[int]"), "TurboQuantMetadata has no `seq_lens: torch.Tensor`"),
         # Buffers would stay as large as upstream's.
         (SIZES, SIZES.replace("max_num_splits", "splits"), "`max_num_splits = self.vllm_config.attention_config"),
         (SPLITS, SPLITS.replace("self.max", "self._max"), "_decode_attention has no `S = self.max_num_kv_splits`"),
@@ -75,7 +54,6 @@ CASES = (
     *drifted(
         "0.21.0",
         ATTENTION,
-        ("        cfg = self.tq_config\n", "        c = self.tq_config\n", "`cfg = "),
         # A method of the base class, say: its buffers would stay as large, too.
         (BATCH, f"{BATCH}        self._reserve_workspace()\n", "no 'TurboQuantMetadataBuilder._reserve_workspace'"),
     ),

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from itertools import product
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-NAMES = ("launch", "switch", "supported", "drafts", "buffers", "codes", "queries", "kernels", "", "store", "dispatch")
+NAMES = ("launch", "switch", "supported", "drafts", "buffers")
 """Of the modules, in an order in which each finds those that it imports."""
 FOUR = (4, 4)
 
@@ -35,29 +35,18 @@ class Tensor:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def storage_offset(self) -> int:
+        return 0
+
     def stride(self, axis: int | None = None) -> Any:
         strides = self.strides or tuple(prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
         return strides if axis is None else strides[axis]
 
-    def storage_offset(self) -> int:
-        return 0
-
-    def numel(self) -> int:
-        return prod(self.shape)
-
-
-def jit(*arguments: Any, **_: Any) -> Any:
-    return arguments[0] if arguments else lambda function: function
-
 
 class Layer:
-    """One layer that `Impl` attends for; `TurboQuantAttentionImpl` of the stand-in for vLLM."""
+    """Attention; `TurboQuantAttentionImpl` of the stand-in for vLLM."""
 
-    def __init__(self, heads: int = 32, kv_heads: int = 8, head_size: int = 128) -> None:
-        self.num_heads, self.num_kv_heads, self.head_size = heads, kv_heads, head_size
-        self.tq_config = SimpleNamespace(
-            key_fp8=False, key_mse_bits=4, effective_value_quant_bits=4, key_packed_size=head_size // 2 + 2
-        )
+    def __init__(self) -> None:
         self._decode_need: Any = None
 
 
@@ -72,20 +61,18 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )
     builder = type("TurboQuantMetadataBuilder", (), {"verifies_exactly": True})
     attention = SimpleNamespace(TurboQuantAttentionImpl=Layer, TurboQuantMetadataBuilder=builder)
-    platform = SimpleNamespace(is_cuda=lambda: True, is_device_capability_family=lambda family: family == 90)
     stood_in = {
         "torch": SimpleNamespace(**types, version=SimpleNamespace(hip=None), cuda=cuda, Tensor=Tensor),
         "vllm": ModuleType("vllm"),
-        "vllm.triton_utils": SimpleNamespace(triton=SimpleNamespace(jit=jit), tl=SimpleNamespace()),
+        "vllm.triton_utils": SimpleNamespace(triton=None),
         "vllm._vpatch": ModuleType("vllm._vpatch"),
         "vllm.v1.attention.backends.turboquant_attn": attention,
-        "vllm.platforms": SimpleNamespace(current_platform=platform),
     }
     for name, module in stood_in.items():
         monkeypatch.setitem(sys.modules, name, module)
     found: dict[str, Any] = {}
     for name in NAMES:
-        full = f"turboquant_decode{'_' if name else ''}{name}"
+        full = f"turboquant_decode_{name}"
         monkeypatch.delitem(sys.modules, f"vpatch_overlays.companions.{full}", raising=False)
         found[name] = import_module(f"vpatch_overlays.companions.{full}")
         monkeypatch.setitem(sys.modules, f"vllm._vpatch.{full}", found[name])
@@ -147,6 +134,20 @@ def test_the_table(modules: Any) -> None:
         assert (found.rows, found.tile, found.warps, found.programs) == launch, asked
 
 
+@pytest.mark.deep
+def test_every_launch_is_one_that_the_kernels_have(modules: Any) -> None:
+    covered, launch = modules["supported"], modules["launch"]
+    every = {group * window for group, window in product(covered.GROUPS, covered.WINDOWS)}
+    batches = (*range(1, 18), 32, 33, 64, 128, 256, 1024)
+    for bits, size, rows, requests, kv_heads in product(
+        covered.PRESETS, covered.HEAD_SIZES, every, batches, (1, 2, 4, 8, 16)
+    ):
+        found = launch.choose(requests, kv_heads, size, rows, bits)
+        assert (found.rows in (16, 32), found.tile in (32, 64, 128), found.warps in (1, 2, 4, 8)) == (True,) * 3
+        assert 1 <= launch.split_count(found, requests, kv_heads, 65_536, 132) <= 256
+        assert -(-rows // found.rows) <= 5
+
+
 def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
     launch = modules["launch"]
     limits = {"max_num_seqs": 200, "max_model_len": 65_536, "processors": 132}
@@ -154,9 +155,11 @@ def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
     parts = [n * launch.split_count(launch.choose(n, 8, 128, 4, FOUR), n, 8, 65_536, 132) for n in range(1, 201)]
     assert launch.most_parts(8, 128, 4, FOUR, **limits) == max(parts) == 200
     assert launch.batches_to_compile(200, 8, 128, 4, FOUR) == [1, 2]
+    assert launch.batches_to_compile(39, 2, 256, 8, FOUR) == [1, 3, 9, 33]  # up to 4, to 16 and to 64 heads, and more
 
 
 def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It precedes the table for up to 16 heads, and for the codes that were measured."""
     launch = modules["launch"]
     own = asdict(launch.Launch(16, tile=64, warps=2, prefetch=False, programs=5))
     entry = {"head_size": 128, "rows": 4, "requests": 4, "kv_heads": 8, "key_bits": 4, "value_bits": 4, "launch": own}
@@ -164,29 +167,48 @@ def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text(json.dumps({"launches": [entry]}))
     monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(file))
 
-    assert launch.choose(4, 8, 128, 4, FOUR) == launch.Launch(**own)
+    assert launch.choose(1, 8, 128, 4, FOUR) == launch.choose(4, 8, 128, 4, FOUR) == launch.Launch(**own)
     assert launch.choose(5, 8, 128, 4, FOUR) == launch.Launch(16, tile=32, warps=1)
-    monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(tmp_path / "none.json"))
-    with pytest.raises(ValueError, match="not what `python -m benchmarks"):
-        launch.choose(4, 8, 128, 4, FOUR)
+    assert launch.choose(4, 8, 128, 4, (3, 3)) != launch.Launch(**own)
+    wgmma = json.dumps({"launches": [entry | {"launch": own | {"rows": 64, "warps": 4}}]})
+    for text, why in ((None, "No such file"), ("{}", "'launches'"), (wgmma, "64 rows with 4 warps give wrong results")):
+        bad = tmp_path / f"{why}.json"
+        if text:
+            bad.write_text(text)
+        monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(bad))
+        with pytest.raises(ValueError, match=rf"not what `python -m benchmarks.decode --part tune` prints: .*{why}"):
+            launch.choose(4, 8, 128, 4, FOUR)
 
 
-REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+TAKEN: tuple[tuple[dict[str, Any], str | None], ...] = (
+    ({}, None),
+    ({"block_table": Tensor((3, 4), "int32", (9, 1))}, None),
+    ({"block_table": Tensor((3, 4), "int32", (0, 1))}, None),  # one row for all
+    ({"query": Tensor((7, 32, 128)), "seq_lens": Tensor((7,), "int32"), "window": 3}, None),
+    ({"mse_bits": 5}, "keys of 5 and values of 4 bits"),
     ({"value_quant_bits": 8}, "keys of 4 and values of 8 bits"),
+    ({"query": Tensor((3, 32, 96))}, "head size 96"),
+    ({"query": Tensor((3, 136, 128))}, "136 query heads on 8 KV heads"),
     ({"query": Tensor((3, 34, 128))}, "34 query heads on 8 KV heads"),
+    ({"window": 10}, "3 tokens in windows of 10, with 3 lengths and 3 rows of pages"),
     ({"seq_lens": Tensor((2,), "int32")}, "3 tokens in windows of 1, with 2 lengths and 3 rows of pages"),
+    (
+        {"block_table": Tensor((1, 4), "int32"), "window": 2},
+        "3 tokens in windows of 2, with 3 lengths and 1 rows of pages",
+    ),
+    ({"query": Tensor((0, 32, 128)), "seq_lens": Tensor((0,)), "block_table": Tensor((0, 4))}, "0 tokens"),
     ({"query": Tensor((3, 32, 128), "float32")}, "queries of type float32 with strides (4096, 128, 1)"),
     ({"block_table": Tensor((3, 4), "int64")}, "a block table of type int64 with strides (4, 1)"),
+    ({"seq_lens": Tensor((3,), "float32")}, "lengths of type float32 with strides (1,)"),
     ({"kv_cache": Tensor((9, 8, 8, 134), "uint8")}, "pages of 8 tokens"),
+    ({"kv_cache": Tensor((9, 16, 8, 135), "uint8")}, "a cache of type uint8 with strides (17280, 1080, 135, 1)"),
+    ({"key_packed_size": 64}, "keys of 64 bytes in slots of 134"),
 )
 
 
 def test_what_the_kernels_take(modules: Any) -> None:
-    supported = modules["supported"].supported
-
-    assert supported(**call()) is None
-    for changed, reason in REFUSED:
-        assert supported(**call(**changed)) == reason
+    for changed, reason in TAKEN:
+        assert modules["supported"].supported(**call(**changed)) == reason, changed
 
 
 def test_gpus(modules: Any) -> None:
@@ -200,19 +222,6 @@ def test_gpus(modules: Any) -> None:
         no_gpu.cache_clear()
         found.append(no_gpu())
     assert found == [None, "a GPU before Ampere", "no GPU of NVIDIA"]
-
-
-def test_the_switch(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = modules["switch"]
-    needed = [switch.needs_flash_attention_2(version) for version in (None, 2, 3, 4)]
-
-    assert (switch.why_off(), needed) == (None, [False, False, False, True])
-    monkeypatch.setenv("VPATCH_TQ_DECODE", "0")
-    assert switch.why_off() == "VPATCH_TQ_DECODE is 0"
-    assert switch.needs_flash_attention_2(None)
-    monkeypatch.delenv("VPATCH_TQ_DECODE")
-    switch.turn_off("some reason")
-    assert switch.why_off() == "some reason"
 
 
 def test_tokens_of_a_verification(modules: Any) -> None:
@@ -240,7 +249,7 @@ def test_layers_verify_if_all_of_them_can(modules: Any) -> None:
 
 
 def test_buffers_are_for_the_layer_that_needs_most(modules: Any) -> None:
-    buffers, one, other = modules["buffers"], Layer(), Layer(head_size=256)
+    buffers, one, other = modules["buffers"], Layer(), Layer()
     one._decode_need, other._decode_need = need(modules), need(modules, head_size=256)
     spec = SimpleNamespace(head_size=128)
 
@@ -253,44 +262,3 @@ def test_buffers_are_for_the_layer_that_needs_most(modules: Any) -> None:
     assert reserved(one) == 3
     assert reserved(one, other) == -(-other._decode_need.numbers("cuda:0") // (64 * 32 * 129)) > 3
     assert reserved(one, Layer()) == reserved() == 32
-
-
-def test_a_decode_step_has_as_many_splits_as_there_is_room_for(modules: Any) -> None:
-    buffers, layer = modules["buffers"], Layer()
-
-    def splits(tokens: int, requests: int) -> int:
-        batch = SimpleNamespace(seq_lens=range(requests))
-        return int(buffers.decode_splits(layer, Tensor((tokens, 32, 128)), batch, 32))
-
-    assert splits(3, 3) == 32  # vLLM's kernel attends to this layer
-    layer._decode_need = need(modules, window=4)
-    assert splits(1, 1) == 33
-    assert splits(12, 3) * 12 <= buffers._parts(layer._decode_need, "cuda:0")
-    assert splits(600, 600) == 1  # a CUDA graph that is padded beyond max_num_seqs
-
-
-def test_a_call_is_passed_on_or_left_to_vllm(
-    modules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatch, seen = modules["dispatch"], list[Any]()
-    monkeypatch.setattr(dispatch, "unlike_vllms", lambda _rotation, _size: None)
-
-    def attend(*_: Any, **options: Any) -> str:
-        seen.append(options["window"])
-        return "decoded"
-
-    monkeypatch.setattr(dispatch, "decode_attention", attend)
-    caplog.set_level(logging.INFO)
-
-    def ask(**changed: Any) -> Any:
-        given = call(**changed)
-        tensors = [given.pop(name) for name in ("query", "kv_cache", "block_table", "seq_lens")]
-        rest = [given.pop(name) for name in ("mse_bits", "key_packed_size", "value_quant_bits")]
-        return dispatch.decode_if_supported(*tensors, "Pi", "centroids", 0.1, *rest, **given)
-
-    assert ask() == "decoded"
-    assert ask(query=Tensor((12, 32, 128))) == "decoded"  # of three requests
-    assert ask(block_table=Tensor((3, 4), "int32", (0, 1))) == "decoded"  # of one request
-    assert seen == [1, 4, 8]
-    assert ask(mse_bits=5) is ask(mse_bits=5) is None
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["keys of 5 and values of 4 bits"]

@@ -8,10 +8,8 @@ from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 ARG_UTILS = "vllm/engine/arg_utils.py"
-INTERFACE = "vllm/platforms/interface.py"
 
 REFUSES, OTHER = (f"if model_config.is_{kind}:\n                raise" for kind in ("hybrid", "mamba"))
-ALIGN = "def _align_hybrid_block_size"
 SKIP = "model_config: ModelConfig,\n        n: int = 2"
 
 CASES = (
@@ -25,7 +23,6 @@ CASES = (
         ("import math\n", "import math (\n", "not valid Python"),
     ),
     *drifted("0.20.2", ARG_UTILS, (REFUSES, OTHER, "`if model_config.is_hybrid:` is not there; nearest")),
-    *drifted("0.20.2", INTERFACE, (f"{ALIGN}(", f"{ALIGN}s(", "nearest: 'Platform._align_hybrid_block_sizes'")),
     # Half of upstream's change is not merged.
     *drifted("0.21.0", CONFIG, (SKIP, SKIP.replace("model_config", "config"), "its form")),
 )

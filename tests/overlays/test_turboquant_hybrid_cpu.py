@@ -15,10 +15,10 @@ import pytest
 
 from tests.releases import tree_of
 from tests.tiers import sampled
-from tests.validation.cpu import boundary, models, upstream
-from tests.validation.cpu.comparison import Comparison, compared, each, ran
+from tests.validation.cpu import models, upstream
+from tests.validation.cpu.comparison import Comparison, beside, each, ran
 from tests.validation.cpu.environment import interpreter
-from tests.validation.cpu.probe_hybrid import ALIGNED, DTYPES, HYBRIDS, SIZED, WHOLE
+from tests.validation.cpu.probe_hybrid import ALIGNED, BOUNDARY, DTYPES, HYBRIDS, SIZED, WHOLE
 from tests.validation.cpu.trees import patched_tree
 
 REFUSED = [
@@ -74,11 +74,7 @@ FAIL_BEFORE = {
 
 pytestmark = pytest.mark.deep
 release = each(sampled(("0.20.2", "0.20.0"), 2))
-
-
-@pytest.fixture(scope="module")
-def seen(release: str, folder: str) -> Comparison:
-    return compared("probe_hybrid", release, ("turboquant-hybrid",), folder)
+seen = beside("probe_hybrid", "turboquant-hybrid", models=True)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +104,7 @@ def test_stock_refuses_hybrids_and_has_no_other_attention(seen: Comparison) -> N
         assert seen.stock["sized"][name]["error"] == REFUSED, name
     for name in ALIGNED:
         assert seen.stock["aligned"][name]["error"] == REFUSED, name
-    for name in boundary.CASES:
+    for name in BOUNDARY:
         assert seen.stock["boundary"][name]["error"][0] in ("AttributeError", "TypeError"), name
 
 

@@ -7,10 +7,8 @@ from vpatch.testing import State
 from tests.overlays.tables import WITHOUT_TURBOQUANT, drifted, on, table
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-BACKEND = "vllm/v1/attention/backend.py"
 ULTRAQUANT = "vllm/v1/attention/backends/ultraquant_attn.py"
 COMPILATION = "vllm/config/compilation.py"
-RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
 SUPPORT = "    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH\n"
 OWN_SUPPORT = """
@@ -20,8 +18,6 @@ OWN_SUPPORT = """
 """
 LENGTHS = "_arange_cache[cached_len + 1 : seq_len + 1]"
 LONGEST = "attn_metadata.max_query_len == attn_metadata.max_seq_len:"
-UPPER_BOUND = "    seq_lens_cpu_upper_bound: torch.Tensor | None = None\n"
-SETTLES = "def _check_and_update_cudagraph_mode("
 ROUNDS = (
     "if (\n            not use_v2_model_runner\n            and cudagraph_mode.decode_mode() == CUDAGraphMode.FULL\n"
 )
@@ -45,8 +41,6 @@ CASES = (
             f"{LONGEST[:-1]} and not attn_metadata.num_decodes:",
             "_prefill_attention has no `if _HAS_FLASH_ATTN and ",
         ),
-        ("num_decode_tokens: int = 0", "num_decode_tokens: int = 1", "`num_decode_tokens: int = 0` is not there"),
-        ("is_prefill=True,", "is_prefill=bool(1),", "TurboQuantMetadata(..., is_prefill=True"),
     ),
     *drifted(
         "0.26.0",
@@ -59,8 +53,6 @@ CASES = (
         ),
         (LOWERS, "and False", "0.20 layout"),
     ),
-    *drifted("0.26.0", BACKEND, (UPPER_BOUND, "", "seq_lens_cpu_upper_bound")),
-    *drifted("0.33.0", RUNNER, (SETTLES, SETTLES.replace("_update", ""), "no 'GPUModelRunner._check_and_update")),
     # Half of what upstream may do in UltraQuant's copy.
     *drifted(
         "0.33.0",
@@ -72,7 +64,6 @@ CASES = (
             "D <= _CK_MAX_HEAD_DIM` is not there",
         ),
     ),
-    *drifted("0.20.2", ATTENTION, ("attn_metadata.seq_lens.tolist()", "list(attn_metadata.seq_lens)", LENGTHS)),
 )
 
 test_case = table("turboquant-mtp", CASES)

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tests import releases
 from tests.tiers import sampled
-from tests.validation.cpu.comparison import Comparison, each, ran
-from tests.validation.cpu.probe_mtp import MODES, STEPS, K
-from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
-from tests.validation.cpu.trees import patched_tree
+from tests.validation.cpu.comparison import Comparison, beside, each
+from tests.validation.cpu.probe_mtp import STEPS, K
+from tests.validation.cpu.probe_speculation import FOUR_BIT, MODES, ON_V2, STARTS
 
 pytestmark = pytest.mark.deep
 # Together they have every shape of every part, and the V1 and the V2 runner as the default one.
@@ -26,18 +24,8 @@ engines = pytest.mark.parametrize("release", sampled(("0.26.0", "0.21.0", "0.20.
 
 NOISE, WRONG = 4e-3, 0.1
 TRUE, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
-
-
-@pytest.fixture(scope="module")
-def seen(release: str, folder: str) -> Comparison:
-    trees = (releases.tree_of(release), patched_tree(release))
-    return Comparison(*(ran("probe_mtp", release, tree, folder) for tree in trees))
-
-
-@pytest.fixture(scope="module")
-def steps(release: str, folder: str) -> Comparison:
-    trees = (releases.tree_of(release), patched_tree(release))
-    return Comparison(*(ran("probe_mtp", release, tree, folder, *STEPS) for tree in trees))
+seen = beside("probe_speculation", models=True)
+steps = beside("probe_mtp", models=True)
 
 
 def wrong_rows(release: str, name: str) -> set[int]:
@@ -131,7 +119,7 @@ def test_new_prompts_are_told_from_others(seen: Comparison) -> None:
 def test_lengths_are_those_of_the_device(seen: Comparison, release: str) -> None:
     late = Version(release) >= Version("0.21")
 
-    assert seen.stock["attended"]["rejected"] == {"lengths": OPTIMISTIC if late else TRUE}
-    assert seen.patched["attended"]["rejected"] == {"lengths": TRUE}
+    assert seen.stock["attended"]["two drafts rejected"] == {"lengths": OPTIMISTIC if late else TRUE}
+    assert seen.patched["attended"]["two drafts rejected"] == {"lengths": TRUE}
     # This is why no graph may hold a verification.
     assert seen.stock["attended"]["captured"].keys() == ({"own step"} if late else {"error"})

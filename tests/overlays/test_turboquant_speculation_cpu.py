@@ -64,6 +64,7 @@ def said(found: dict[str, Any]) -> set[str]:
     assert kind == "ValueError"
     assert message.startswith(f"TurboQuant KV cache ({FOUR_BIT}) with speculative decoding (")
     assert "another --kv-cache-dtype" in message
+    assert "The vpatch overlay turboquant-mtp corrects this" in message
     return {option for option in (EAGER, SYNCHRONOUS) if option in message}
 
 

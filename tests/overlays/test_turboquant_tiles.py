@@ -10,9 +10,8 @@ ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
 MERGE = "vllm/v1/attention/ops/merge_attn_states.py"
 
-SHAPE, UNPACKS = (f"        q_len, Hq, D = {shape}\n" for shape in ("query.shape", "tuple(query.shape)"))
+SHAPE = "        q_len, Hq, D = query.shape\n"
 MERGES = "        merge_attn_states(query, query, Pi, query, Pi)\n"
-IDLE = "        if attn_metadata is None:\n            return output.fill_(0)\n"
 SPLITS = "        self.max_num_kv_splits = ("
 MOST_SPLITS = "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
 RESERVES = "        reserve_continuation_prefill = ("
@@ -24,12 +23,6 @@ CASES = (
     *WITHOUT_TURBOQUANT,
     *on(">=0.20,<0.24", State.PENDING, "5 changes to make"),
     *on(">=0.24", State.PENDING, "1 change to make"),
-    *drifted("0.20.2", ATTENTION, (SHAPE, UNPACKS, "`q_len, Hq, D = query.shape` is not there")),
-    *drifted(
-        "0.21.0",
-        ATTENTION,
-        (IDLE, IDLE.replace("attn_metadata is None", "not attn_metadata"), "`if attn_metadata is None"),
-    ),
     *drifted(
         "0.26.0",
         ATTENTION,

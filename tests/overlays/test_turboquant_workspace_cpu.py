@@ -16,7 +16,7 @@ import pytest
 from tests.releases import tree_of
 from tests.tiers import sampled
 from tests.validation.cpu import upstream
-from tests.validation.cpu.comparison import Comparison, compared, each, ran
+from tests.validation.cpu.comparison import Comparison, beside, each, ran
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.probe_workspace import RESERVED, RUNS
 from tests.validation.cpu.trees import patched_tree
@@ -55,11 +55,7 @@ RESERVATION = {
 
 
 release = each(sampled(("0.20.2", "0.22.0", "0.21.0", "0.23.0"), 2))
-
-
-@pytest.fixture(scope="module")
-def seen(release: str, folder: str) -> Comparison:
-    return compared("probe_workspace", release, ("turboquant-workspace",), folder)
+seen = beside("probe_workspace", "turboquant-workspace", models=True)
 
 
 def grows(release: str) -> bool:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validation.cpu.comparison import Comparison, compared, each
-from tests.validation.cpu.probe_mtp import STEPS, Row
+from tests.validation.cpu.attending import Row
+from tests.validation.cpu.comparison import Comparison, beside, each
+from tests.validation.cpu.probe_mtp import STEPS
 
 OVERLAYS = ("turboquant-decode", "turboquant-mtp", "turboquant-tiles")
 
 pytestmark = pytest.mark.deep
 release = each(("0.33.0",))
-
-
-@pytest.fixture(scope="module")
-def seen(release: str, folder: str) -> Comparison:
-    return compared("probe_ultraquant", release, OVERLAYS, folder)
+seen = beside("probe_ultraquant", *OVERLAYS, models=True)
 
 
 def attends_to(row: Row, *, believed: bool) -> list[int]:

@@ -23,8 +23,7 @@ from tests.conftest import Program, Ran
 from tests.plan.examples import traits
 from tests.releases import FIRST, RELEASES, fact, tiered
 from tests.validation.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
-from tests.validation.cpu.head_models import qwen3_5
-from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
+from tests.validation.cpu.head_models import UNPASSED_BF16, UNPASSED_FP8, gpt_oss, qwen3_5
 
 HYBRID, WORKSPACE, AUTO = "turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype"
 VERIFIES, DECODE, HEAD, DEEPGEMM = "turboquant-mtp", "turboquant-decode", "ct-fp8-lm-head", "sm12x-deepgemm"
@@ -197,13 +196,13 @@ def test_gpt_oss_with_an_fp8_head_gets_commands_that_apply_the_overlay(
     vpatch: Program, tmp_path: Path, vllm: str
 ) -> None:
     """`test_a_model_loads_its_head_and_computes_logits` runs what they start: GPT-OSS on the patched release."""
-    ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD), vllm)
+    ran = planned(vpatch, tmp_path, gpt_oss(UNPASSED_FP8), vllm)
 
     assert needed_of(ran) == [HEAD]
     assert ran.json["commands"]["apply"].split() == ["vpatch", "apply", "\\", "--overlay", HEAD]
     assert ran.json["commands"]["serve"].startswith(f"vllm serve {tmp_path}")
     assert (ran.json["verdict"], ran.json["problems"]) == ("fits", [])
-    assert needed_of(planned(vpatch, tmp_path, gpt_oss(BF16_HEAD), vllm)) == []
+    assert needed_of(planned(vpatch, tmp_path, gpt_oss(UNPASSED_BF16), vllm)) == []
 
 
 READS = "its logits are computed from the weight of the head without its scales"
@@ -222,7 +221,7 @@ NORMALIZES = "it normalizes the head while loading"
 def test_an_architecture_that_is_not_covered_is_named(
     vpatch: Program, tmp_path: Path, architecture: str, why: str
 ) -> None:
-    ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD) | {"architectures": [architecture]}, "0.33.0")
+    ran = planned(vpatch, tmp_path, gpt_oss(UNPASSED_FP8) | {"architectures": [architecture]}, "0.33.0")
     (answer,) = [str(problem) for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
 
     assert ran.code == 1
@@ -281,8 +280,8 @@ MODELOPT: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO
         (DENSE | {"quantization_config": TENSOR}, False),
         (DENSE | {"quantization_config": MODELOPT}, True),
         (DENSE, False),
-        (gpt_oss(FP8_HEAD), True),
-        (gpt_oss(BF16_HEAD), False),
+        (gpt_oss(UNPASSED_FP8), True),
+        (gpt_oss(UNPASSED_BF16), False),
     ],
     ids=["fp8 blocks", "fp8 tensor", "modelopt", "none", "head", "bf16 head"],
 )

@@ -10,48 +10,29 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from tests.validation.cpu import server
 
 HERE = Path(__file__).parent
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def run(
-    python: Path, module: str, tree: Path, home: Path, *arguments: str, environment: Mapping[str, str], ready: str
-) -> Ran:
-    """Run `tests.validation.cpu.MODULE` in a copy of a process that has imported vLLM from `tree`.
-
-    Args:
-        python: the interpreter of the environment.
-        module: its name below `tests.validation.cpu`.
-        tree: the folder that vLLM is in.
-        home: the folder in which it runs.
-        arguments: what it is to find in `sys.argv[1:]`.
-        environment: its variables.
-        ready: a function of `platform.py` that imports vLLM.
+def run(python: Path, request: server.Request) -> tuple[int, str, str]:
+    """Run a module in the server of an environment's interpreter; return its exit status, output and errors.
 
     Raises:
         RuntimeError: the server died.
     """
-    request = {"module": module, "tree": str(tree), "home": str(home), "arguments": arguments, "ready": ready}
-    message = json.dumps(request | {"environment": dict(environment)}).encode()
     place = _leased(python, os.getpid())
     with _connected(place) as server_, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        socket.send_fds(server_, [message], [out.fileno(), err.fileno()])
+        socket.send_fds(server_, [json.dumps(request).encode()], [out.fileno(), err.fileno()])
         status = server_.recv(server.MOST)
         if not status:
-            raise RuntimeError(f"the server of {module} died:\n{place.with_suffix('.log').read_text()[-2000:]}")
-        return Ran(int(status), _text(out), _text(err))
+            raise RuntimeError(f"the server of {python} died:\n{place.with_suffix('.log').read_text()[-2000:]}")
+        return int(status), _text(out), _text(err)
 
 
 @cache

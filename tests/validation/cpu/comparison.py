@@ -33,6 +33,17 @@ def ran(module: str, release: str, tree: Path, *arguments: str, **options: str) 
         return probe(interpreter(release), module, tree, Path(home), *arguments, **options)
 
 
+def beside(module: str, *overlays: str, models: bool = False) -> Any:
+    """Make a fixture that compares what a probe finds on both trees of the `release`; some probes need the models."""
+
+    @pytest.fixture(scope="module")
+    def seen(release: str, request: pytest.FixtureRequest) -> Comparison:
+        folder = [request.getfixturevalue("folder")] if models else []
+        return compared(module, release, overlays, *folder)
+
+    return seen
+
+
 def each(values: Iterable[Any]) -> Any:
     """Make a fixture that has each of these values in turn, for all tests of a module; it is called as the variable."""
 

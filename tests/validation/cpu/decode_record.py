@@ -48,7 +48,14 @@ def compiled(cases: list[list[Any]]) -> list[list[dict[str, int]]]:
     tree = tree_of(RELEASE)
     with TemporaryDirectory() as home:
         ran = subprocess.run(
-            [interpreter(RELEASE), "-m", "tests.validation.cpu.probe_decode_compiles", home, json.dumps(cases)],
+            [
+                interpreter(RELEASE),
+                "-m",
+                "tests.validation.cpu.probing",
+                "probe_decode_compiles",
+                home,
+                json.dumps(cases),
+            ],
             env=environ(tree, Path(home)) | {"TRITON_INTERPRET": "0"},
             cwd=home,
             capture_output=True,

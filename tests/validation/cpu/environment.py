@@ -173,17 +173,17 @@ def environ(tree: Path | None, home: Path) -> dict[str, str]:
 
 
 def probe(python: Path, name: str, tree: Path, home: Path, *arguments: str, ready: str = "h100") -> dict[str, Any]:
-    """Run `tests/validation/cpu/<name>.py HOME ARGUMENTS`; return the one JSON object that it prints.
+    """Return what `main(HOME, ARGUMENTS)` of `tests/validation/cpu/<name>.py` returns.
 
-    It is a process of its own, since vLLM's platforms and registries are global; `client.py` says which. It may write
-    to `home`, an empty folder.
+    It runs in a process of its own, since vLLM's platforms and registries are global: a copy of one that has imported
+    vLLM from `tree` on the platform `ready`, a function of `platform.py`. It may write to `home`, an empty folder.
     """
     from tests.validation.cpu import client
 
-    said = (str(home), *arguments)
-    ran = client.run(python, name, tree, home, *said, environment=environ(tree, home), ready=ready)
-    assert ran.code == 0, f"{name} on {tree}:\n{ran.err[-8000:]}"
-    found: dict[str, Any] = json.loads(ran.out)
+    request = {"module": name, "tree": str(tree), "home": str(home), "arguments": [str(home), *arguments]}
+    code, out, err = client.run(python, request | {"ready": ready, "environment": environ(tree, home)})
+    assert code == 0, f"{name} on {tree}:\n{err[-8000:]}"
+    found: dict[str, Any] = json.loads(out)
     return found
 
 

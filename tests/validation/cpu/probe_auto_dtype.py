@@ -1,11 +1,11 @@
-"""Print the KV cache tensors that vLLM's V1 model runner makes, as one JSON object."""
+"""The KV cache tensors that vLLM's V1 model runner makes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.probing import engine_config, kv_cache_of, one_rank, outcome, report, runner_of
+from tests.validation.cpu.probing import engine_config, kv_cache_of, one_rank, outcome, runner_of
 
 BUDGET = 1 << 30
 
@@ -43,7 +43,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
         f"{model} {dtype}": outcome(tensors, str(Path(folder, model)), dtype)
         for model, dtype in (*HYBRID, *DENSE, *OTHERS)
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,7 +1,4 @@
-"""Print how far TurboQuant's decode kernels, vLLM's and those of `turboquant-decode`, are from float64, as JSON.
-
-Run by `environment.probe`; the kernels run in Triton's interpreter.
-"""
+"""How far TurboQuant's decode kernels, vLLM's and those of `turboquant-decode`, are from float64."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.validation.cpu.decode_cases import Case, attention, codebook, filled, hadamard
-from tests.validation.cpu.probing import report
 
 COMPANIONS = ROOT / "patches/vpatch_overlays/companions"
 
@@ -147,7 +143,3 @@ def main(_home: str, cases: str) -> list[dict[str, Any]]:
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     mend_bfloat16()
     return [errors(Case(**case | {"lengths": tuple(case["lengths"])})) for case in json.loads(cases)]
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,4 +1,4 @@
-"""Compile the kernels of `turboquant-decode` for GPUs that are not here, and print what they use, as JSON.
+"""Compile the kernels of `turboquant-decode` for GPUs that are not here, and return what they use.
 
 Run by `decode_record`. Triton's own `ptxas` assembles, and counts registers and spills.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.probe_decode import companion
-from tests.validation.cpu.probing import report
 
 POINTERS = {
     "query": "*bf16",
@@ -109,7 +108,3 @@ def store(capability: int, size: int, rows: int) -> list[dict[str, int]]:
 
 def main(_home: str, cases: str) -> list[Any]:
     return [store(*case[1:]) if case[0] == "store" else both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,41 +1,42 @@
-"""Print what TurboQuant's attention computes on one tree, and which kernels it launches, as JSON.
-
-Run by `environment.probe`. One layer, with vLLM's own metadata builder, attention and workspace; its kernels, and those
-of `turboquant-decode` if the tree has them, run in Triton's interpreter.
-"""
+"""What TurboQuant's attention computes on one tree, and which kernels it launches."""
 
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
-from itertools import pairwise, product
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from packaging.version import Version
-
-from tests.validation.cpu import decode_cases
+from tests.validation.cpu.attending import (
+    BLOCK,
+    Layer,
+    Options,
+    Row,
+    attention,
+    builder,
+    config,
+    prepare,
+    size_of,
+    small_config,
+    spoil,
+    text_of,
+    workspace,
+)
 from tests.validation.cpu.platform import pretend_capability
 from tests.validation.cpu.probe_decode import mend_bfloat16
-from tests.validation.cpu.probe_workspace import attention, batch_of, builder, config, random_cache, size, workspace
-from tests.validation.cpu.probing import logged, report
+from tests.validation.cpu.probing import logged
 
 SPLITS = 2  # vLLM's are 32; the interpreter is slow for each
-BLOCK, BLOCKS, MAX_NUM_SEQS = 16, 12, 3
-MAX_MODEL_LEN = BLOCK * BLOCKS  # three splits
+PAGES, MAX_NUM_SEQS = 12, 3
+MAX_MODEL_LEN = BLOCK * PAGES  # three splits
 
-Options = dict[str, Any]
-Row = tuple[int, int]
-"""A request's tokens in the cache, and those of this step."""
-
-DECODES: tuple[Row, ...] = ((0, 1), (37, 1), (140, 1))
-CONTINUES: Row = (12, 11)  # two windows: of 8 tokens, and of 3
+DECODES = (Row(0, 1), Row(37, 1), Row(140, 1))
+CONTINUES = Row(12, 11)  # two windows: of 8 tokens, and of 3
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Step:
 STEPS = {
     "decodes": Step(dtype="bfloat16"),
     "continuation": Step((CONTINUES,), preset="3bit_nc"),
-    "mixed": Step(((9, 1), (7, 3), (0, 4))),
-    "two heads share one": Step(((21, 1), (70, 1), CONTINUES), heads=(4, 2)),
-    "fp8": Step(((20, 1), (7, 3)), preset="k8v4"),
-    "group 17": Step(((3, 1),), heads=(17, 1), times=2),
-    "foreign rotation": Step(((5, 1), (3, 2)), foreign=True, times=2),
+    "mixed": Step((Row(9, 1), Row(7, 3), Row(0, 4))),
+    "two heads share one": Step((Row(21, 1), Row(70, 1), CONTINUES), heads=(4, 2)),
+    "fp8": Step((Row(20, 1), Row(7, 3)), preset="k8v4"),
+    "group 17": Step((Row(3, 1),), heads=(17, 1), times=2),
+    "foreign rotation": Step((Row(5, 1), Row(3, 2)), foreign=True, times=2),
 }
 REFUSED = {
     "group 17": "17 query heads on 1 KV heads",
@@ -123,83 +124,29 @@ def noted(instead: Callable[[], None] | None = None) -> Iterator[list[Any]]:
             module[name] = kernel
 
 
-class Layer:
-    """One attention layer, with a cache of `BLOCKS` pages for each request, and a metadata builder."""
+class Decoding(Layer):
+    """A layer for a step. With its scale attention to the cached tokens is far from even, although keys are short."""
 
     def __init__(self, made: Any, step: Step, head_size: int = 64) -> None:
-        from vllm.config import set_current_vllm_config
-
-        self.step, self.head_size = step, head_size
-        with set_current_vllm_config(made):
-            # With this scale attention to the cached tokens is far from even, although keys are short.
-            self.impl, self.module = attention(step.heads, head_size, 1.0, f"turboquant_{step.preset}")
-            self.builder = builder(made, step.heads[1], head_size, (BLOCK, None), "cpu")
-        pages, slot = BLOCKS * MAX_NUM_SEQS, self.impl.tq_config.slot_size_aligned
-        if Version(version("vllm")) >= Version("0.26"):  # a page stores all of one head together
-            self.stored = random_cache(pages, step.heads[1], BLOCK, slot)
-            self.cache = self.stored.transpose(1, 2)
-        else:
-            self.cache = self.stored = random_cache(pages, BLOCK, step.heads[1], slot)
-        self.module.impl, self.module.kv_cache = self.impl, self.stored
+        super().__init__(made, step.heads, head_size, pages=PAGES, requests=MAX_NUM_SEQS, preset=step.preset, scale=1.0)
+        self.step = step
         if step.foreign:
             self.module._tq_Pi = self.module._tq_PiT = self.module._tq_Pi.clone()
 
     def run(self) -> dict[str, Any]:
-        """Store and attend as the model runner does; return the output, and how far each row is from float64."""
+        """Store and attend; return the output, and how far the farthest row is from float64."""
         import torch
 
         torch.manual_seed(1)
-        rows, dtype = self.step.rows, getattr(torch, self.step.dtype)
-        starts = torch.tensor([0, *(new for _, new in rows)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        total, (heads, kv_heads) = int(starts[-1]), self.step.heads
-        query, key, value = (torch.randn(total, n * self.head_size) for n in (heads, kv_heads, kv_heads))
-        query, key, value = (part.to(dtype) for part in (query * 20, key * 0.02, value))
-        tables = torch.arange(BLOCKS * len(rows), dtype=torch.int32).view(BLOCKS, len(rows)).T.contiguous()
-        places = [torch.arange(new) + cached for cached, new in rows]
-        slots = torch.cat(
-            [table[at // BLOCK].long() * BLOCK + at % BLOCK for table, at in zip(tables, places, strict=True)]
-        )
-        self.impl.do_kv_cache_update(self.module, key, value, self.stored, slots)
-        output = torch.empty_like(query)
-        metadata = self.metadata(starts, tables, slots)
-        self.impl.forward(self.module, query, key, value, self.stored, metadata, output)
-        per_head = [part.view(total, heads, self.head_size) for part in (query, output)]
-        pieces = [[part[a:b] for part in per_head] for a, b in pairwise(starts)]
-        found = {"output": b64encode(output.float().numpy().tobytes()).decode()}
-        return found | {"wrong by": max(map(self.distance, rows, tables, pieces))}
-
-    def metadata(self, starts: Any, tables: Any, slots: Any) -> Any:
-        """Build TurboQuant's metadata by its own builder."""
-        import torch
-
-        lengths = torch.tensor([sum(row) for row in self.step.rows], dtype=torch.int32)
-        return self.builder.build(0, batch_of(starts, lengths, lengths, tables, slots))
-
-    def distance(self, row: Row, table: Any, piece: Any) -> float:
-        """Return the relative distance of a row from attention in float64; 0 for new prompts, which read no cache."""
-        import torch
-
-        query, output = (part.double() for part in piece)
-        cached, new = row
-        if not cached and new > 1:
-            return 0.0
-        stored = self.cache[table.long()].flatten(0, 1)[: cached + new]
-        keys, values = decode_cases.numbers_of(decode_cases.Case(self.step.preset, self.head_size), stored)
-        exact = torch.empty_like(query)
-        for token in range(new):
-            seen = cached + token + 1
-            heads = query[token].unflatten(0, (self.step.heads[1], -1))
-            weights = torch.einsum("hgd,nhd->hgn", heads, keys[:seen]).mul(self.impl.scale).softmax(-1)
-            exact[token] = torch.einsum("hgn,nhd->hgd", weights, values[:seen]).flatten(0, 1)
-        return float((output - exact).norm() / exact.norm())
+        output, pieces = self.attend(self.step.rows, self.step.dtype, factors=(20, 0.02))
+        return {"output": text_of(output), "wrong by": max(map(self.distance, self.step.rows, pieces))}
 
 
 def config_of(folder: str, heads: tuple[int, int], head_size: int = 64, **options: Any) -> Any:
     """Make the config of a model with such layers."""
-    sizes = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": head_size}
-    limits: Options = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
-    limits["attention_config"] = {"tq_max_kv_splits_for_cuda_graph": SPLITS}
-    return config(folder, "dense", hf_overrides=sizes, **limits | options)
+    return small_config(
+        folder, heads, head_size, **{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS} | options
+    )
 
 
 def ran(folder: str, step: Step) -> dict[str, Any]:
@@ -207,9 +154,8 @@ def ran(folder: str, step: Step) -> dict[str, Any]:
     from vllm.v1.attention.backends import turboquant_attn
 
     manager = workspace("cpu")
-    layer = Layer(config_of(folder, step.heads), step)
-    for held in filter(lambda held: held is not None, manager._current_workspaces):
-        held.fill_(0xFF)  # NaN; other layers may leave any values
+    layer = Decoding(config_of(folder, step.heads), step)
+    spoil(manager)
     splits: list[int] = []
     decode = turboquant_attn.triton_turboquant_decode_attention
 
@@ -241,21 +187,20 @@ def buffers(folder: str, max_num_seqs: int) -> dict[str, Any]:
 
     heads, head_size = (16, 8), 128
     longest: Options = {"max_model_len": 8192, "max_num_batched_tokens": 8192, "enable_chunked_prefill": False}
-    limits: Options = {"max_num_seqs": max_num_seqs, "attention_config": {}}
-    made = config_of(folder, heads, head_size, **longest | limits)
+    made = config_of(folder, heads, head_size, splits=None, max_num_seqs=max_num_seqs, **longest)
     manager = workspace("meta")
     with set_current_vllm_config(made):
         impl, module = attention(heads, head_size, 1.0, "turboquant_4bit_nc")
         made.compilation_config.static_forward_context["layer"] = SimpleNamespace(impl=impl)
         build = partial(builder, made, heads[1], head_size, (BLOCK, None), "meta")
         build()
-        found: dict[str, Any] = {"reserved": size(manager)}
+        found: dict[str, Any] = {"reserved": size_of(manager)}
         manager = workspace("meta")
         query = torch.empty(4, heads[0] * head_size, dtype=made.model_config.dtype, device="meta")
         impl.forward(module, query, query, query, torch.tensor([]), None, torch.empty_like(query))
-        found["profiled"] = size(manager)
+        found["profiled"] = size_of(manager)
         build()
-        found["both"] = size(manager)
+        found["both"] = size_of(manager)
     splits: list[int] = []
 
     def attend(mid_o_buf: Any = None, **_: Any) -> None:
@@ -276,9 +221,6 @@ def buffers(folder: str, max_num_seqs: int) -> dict[str, Any]:
 
 def flash(folder: str) -> dict[str, Any]:
     """Return the version of flash attention that configs have, and by GPU which versions would be replaced by 2."""
-    from vllm.config import CompilationConfig
-
-    CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
     found: dict[str, Any] = {"configs": {}}
     for dtype, asked_for in product(("turboquant_4bit_nc", "auto"), (None, 2, 3, 4)):
         asked: Options = {} if asked_for is None else {"flash_attn_version": asked_for}
@@ -291,29 +233,14 @@ def flash(folder: str) -> dict[str, Any]:
     return found
 
 
-def prepare() -> None:
-    """Let vLLM's attention run in the interpreter."""
-    import torch
-
-    torch.accelerator.empty_cache = lambda: None  # no accelerator here
-    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-    from vllm.v1.attention.backends import turboquant_attn
-
-    mend_bfloat16()
-    turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
-
-
 def main(_home: str, folder: str, switch: str, what: str, *names: str) -> dict[str, Any]:
     """Run steps, size buffers or configure, with the switch "on" or "off"; `folder` holds the models."""
     if switch == "off":
         os.environ["VPATCH_TQ_DECODE"] = "0"
-    prepare()
+    mend_bfloat16()
+    prepare(flash=False)
     if what == "buffers":
         return {number: buffers(folder, int(number)) for number in names}
     if what == "flash":
         return flash(folder)
     return {name: ran(folder, STEPS[name]) for name in names}
-
-
-if __name__ == "__main__":
-    report(main)

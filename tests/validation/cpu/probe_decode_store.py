@@ -1,17 +1,12 @@
-"""Print how far the rotated keys of vLLM and of `turboquant-decode` are from float64, and what caches hold, as JSON.
-
-Run by `environment.probe`; the kernels run in Triton's interpreter.
-"""
+"""How far the rotated keys of vLLM and of `turboquant-decode` are from float64, and which codes differ."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import patch
 
-from tests.validation.cpu.decode_cases import Case, codebook, codes, hadamard
+from tests.validation.cpu.decode_cases import Case, codebook, hadamard
 from tests.validation.cpu.probe_decode import companion, mend_bfloat16
-from tests.validation.cpu.probing import report
 
 SCALES = {"plain": 1.0, "huge": 2.0**12, "tiny": 2.0**-22}
 
@@ -68,89 +63,11 @@ def crossings(case: Case, ours: Any, stock: Any) -> dict[str, Any]:
     """Count codes that differ, found as vLLM's kernel does, and return how far from a midpoint they are at most."""
     import torch
 
-    middles = midpoints(case)
-    differing = torch.bucketize(ours, middles, right=True) != torch.bucketize(stock, middles, right=True)
-    return {"differing": int(differing.sum()), "distance": farthest(ours[differing], middles)}
-
-
-def farthest(numbers: Any, middles: Any) -> float:
-    """Return the largest distance of a number to the midpoint next to it, 0 if there are no numbers."""
-    return float((numbers[:, None] - middles).abs().amin(1).max()) if len(numbers) else 0.0
-
-
-def midpoints(case: Case) -> Any:
-    """Return the numbers between which vLLM's codes lie."""
     numbers = codebook(case)
-    return (numbers[:-1] + numbers[1:]) / 2
-
-
-def caches(preset: str, size: int) -> dict[str, Any]:
-    """Run vLLM's whole store with its own rotated keys, and with ours; count what differs in the caches.
-
-    Returns the number of codes, of those that differ, and how far from the midpoint they are at most; the largest
-    difference of a norm in units of its last place; the number of bytes that differ elsewhere; and the number of bytes
-    that differ from vLLM's if its kernel reads the values in their own type.
-    """
-    import torch
-
-    case, tokens, heads = Case(preset, size), 12, 2
-    key = keys_of(size, "bfloat16", tokens, heads, 1.0, sliced=True)
-    value = torch.randn(tokens, heads, size).bfloat16()
-    middles = midpoints(case)
-    rotated, norms = companion("turboquant_decode_store").rotated_keys(key)
-    stock = stored(case, key, value, middles, None)
-    ours = stored(case, key, value, middles, (rotated, norms))
-    data = case.key_bytes - 2
-    before, after = (codes(cache[..., :data], case.bits[0], size) for cache in (stock, ours))
-    differing = before != after
-    reached = rotated.view(tokens, heads, size)[differing]
-    places = [cache[..., data : data + 2].contiguous().view(torch.int16).int() for cache in (stock, ours)]
-    return {
-        "codes": before.numel(),
-        "differing": int(differing.sum()),
-        "steps": int((before - after).abs().max()),
-        "distance": farthest(reached, middles),
-        "norm": int((places[0] - places[1]).abs().max()),
-        "elsewhere": int((stock[..., case.key_bytes :] != ours[..., case.key_bytes :]).sum()),
-        "own values": int((stored(case, key, value, middles, None, narrow=True) != stock).sum()),
-    }
-
-
-def stored(case: Case, key: Any, value: Any, middles: Any, rotated: Any, *, narrow: bool = False) -> Any:
-    """Return the slots that vLLM's store writes; with rotated keys and norms, or values of their own type, if given."""
-    import torch
-    from vllm.v1.attention.ops import triton_turboquant_store as ops
-
-    tokens, heads, _ = key.shape
-    cache = torch.zeros(3, 16, heads, case.slot, dtype=torch.uint8)
-    kernel = ops._tq_fused_store_mse
-
-    class Launcher:
-        """The kernel with other inputs."""
-
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            def launch(y: Any, norms: Any, values: Any, *rest: Any, **options: Any) -> None:
-                if rotated is not None:
-                    y, norms = rotated[0], rotated[1].squeeze(1)
-                if narrow:
-                    values = value.reshape(values.shape)
-                kernel[grid](y, norms, values, *rest, **options)
-
-            return launch
-
-    with patch.object(ops, "_tq_fused_store_mse", Launcher()):
-        ops.triton_turboquant_store(
-            key,
-            value,
-            cache,
-            torch.arange(tokens),
-            hadamard(case.size).float(),
-            middles,
-            case.bits[0],
-            case.key_bytes,
-            case.bits[1],
-        )
-    return cache.flatten(0, 1)[:tokens]
+    middles = (numbers[:-1] + numbers[1:]) / 2  # between which vLLM's codes lie
+    differing = torch.bucketize(ours, middles, right=True) != torch.bucketize(stock, middles, right=True)
+    apart = (ours[differing][:, None] - middles).abs()
+    return {"differing": int(differing.sum()), "distance": float(apart.amin(1).max()) if len(apart) else 0.0}
 
 
 def reasons() -> dict[str, Any]:
@@ -181,14 +98,8 @@ def overflowing() -> list[float]:
 
 def main(_home: str, cases: str) -> dict[str, Any]:
     mend_bfloat16()
-    presets = ("4bit_nc", "k3v4_nc", "3bit_nc")
     return {
         "errors": [errors(*case) for case in json.loads(cases)],
-        "caches": [caches(preset, size) for preset, size in zip(presets, (128, 256, 64), strict=True)],
         "reasons": reasons(),
         "overflowing": overflowing(),
     }
-
-
-if __name__ == "__main__":
-    report(main)

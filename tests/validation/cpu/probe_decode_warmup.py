@@ -1,4 +1,4 @@
-"""Print what the warm-up of `turboquant-decode` launches, and what it leaves out, as JSON; run by `environment.probe`.
+"""What the warm-up of `turboquant-decode` launches, and what it leaves out.
 
 Triton's interpreter runs the kernels once. For larger models they are left out, and their launches are noted.
 """
@@ -9,18 +9,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tests.validation.cpu.attending import Options, Row, prepare, workspace
+from tests.validation.cpu.probe_decode import mend_bfloat16
 from tests.validation.cpu.probe_decode_layer import (
     MAX_MODEL_LEN,
-    Layer,
-    Options,
+    Decoding,
     Step,
     companion,
     config_of,
     noted,
-    prepare,
 )
-from tests.validation.cpu.probe_workspace import workspace
-from tests.validation.cpu.probing import logged, report
+from tests.validation.cpu.probing import logged
 
 LONGEST_CHUNK = 128  # that vLLM attends from by the decode kernel
 
@@ -38,7 +37,7 @@ def warmed(folder: str) -> dict[str, Any]:
     workspace("cpu")
     step = Step(dtype="bfloat16")
     made = config_of(folder, step.heads)
-    layer = Layer(made, step)
+    layer = Decoding(made, step)
     before = layer.cache.clone()
     with noted() as launches:
         dispatch.warm_up(worker(made, [layer.module, torch.nn.Linear(1, 1), layer.module]))
@@ -55,9 +54,9 @@ def warmed(folder: str) -> dict[str, Any]:
     with noted(lambda: None) as launches:
         dispatch.warm_up(worker(made, [layer.module]))
         once = len(launches)
-        dispatch.warm_up(worker(made, [layer.module, Layer(made, step).module]))
+        dispatch.warm_up(worker(made, [layer.module, Decoding(made, step).module]))
         twice = len(launches) - once
-        dispatch.warm_up(worker(made, [layer.module, Layer(made, Step(preset="k8v4")).module]))
+        dispatch.warm_up(worker(made, [layer.module, Decoding(made, Step(preset="k8v4")).module]))
     found["launches by layers"] = [once, twice, len(launches) - once - twice]
     found["left out"] = {
         f"{heads} {head_size}": not_warmed(folder, heads, head_size, worker)
@@ -75,13 +74,13 @@ def not_warmed(folder: str, heads: tuple[int, int], head_size: int, worker: Call
     options: Options = {"max_num_seqs": limit, "max_num_batched_tokens": MAX_MODEL_LEN}
     made = config_of(folder, heads, head_size, **options)
     workspace("cpu")
-    layer = Layer(made, Step(heads=heads, dtype="bfloat16"), head_size)
+    layer = Decoding(made, Step(heads=heads, dtype="bfloat16"), head_size)
     with noted(lambda: None) as warmed_up:
         companion("_dispatch").warm_up(worker(made, [layer.module]))
     assert {name for name, *_ in warmed_up} == {"split_kernel", "combine_kernel"}
-    steps = [*(((150, 1),) * batch for batch in range(1, limit + 1))]
-    steps += [((30, tokens),) for tokens in (2, 3, *range(8, LONGEST_CHUNK + 1, 6))]
-    steps += [((30, 1), (17, 5), (30, 20))]
+    steps = [*((Row(150, 1),) * batch for batch in range(1, limit + 1))]
+    steps += [(Row(30, tokens),) for tokens in (2, 3, *range(8, LONGEST_CHUNK + 1, 6))]
+    steps += [(Row(30, 1), Row(17, 5), Row(30, 20))]
     layer.impl.do_kv_cache_update = lambda *_: None
     layer.distance = lambda *_: 0.0  # type: ignore[method-assign]
     with noted(lambda: None) as launches:
@@ -95,7 +94,7 @@ def not_warmed(folder: str, heads: tuple[int, int], head_size: int, worker: Call
     return [repr(key)[:1000] for name, _, key in launches if (name, key) not in compiled][:3]
 
 
-def fails(made: Any, layer: Layer, worker: Callable[..., Any]) -> dict[str, Any]:
+def fails(made: Any, layer: Decoding, worker: Callable[..., Any]) -> dict[str, Any]:
     """Warm up where no kernel compiles, and decode."""
 
     def no_such_instruction() -> None:
@@ -105,7 +104,7 @@ def fails(made: Any, layer: Layer, worker: Callable[..., Any]) -> dict[str, Any]
     with noted(no_such_instruction), logged() as lines:
         dispatch.warm_up(worker(made, [layer.module]))
         dispatch.warm_up(worker(made, [layer.module]))
-    layer.step = Step(((20, 1),), dtype="bfloat16")
+    layer.step = Step((Row(20, 1),), dtype="bfloat16")
     with noted() as launches, logged() as said:
         layer.run()
         layer.run()
@@ -114,9 +113,6 @@ def fails(made: Any, layer: Layer, worker: Callable[..., Any]) -> dict[str, Any]
 
 
 def main(_home: str, folder: str) -> dict[str, Any]:
-    prepare()
+    mend_bfloat16()
+    prepare(flash=False)
     return warmed(folder)
-
-
-if __name__ == "__main__":
-    report(main)

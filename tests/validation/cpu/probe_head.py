@@ -1,4 +1,4 @@
-"""Print what vLLM does with output heads that compressed-tensors quantizes, as one JSON object."""
+"""What vLLM does with output heads that compressed-tensors quantizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu import head_drafts, head_models, head_unpassed, probing
+from tests.validation.cpu import head_models, probing
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -22,7 +22,7 @@ from tests.validation.cpu.head_cases import (
 )
 from tests.validation.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.validation.cpu.platform import single_rank
-from tests.validation.cpu.probing import attempt, logged, report
+from tests.validation.cpu.probing import attempt, logged
 
 PLAIN, WIDE = Head("channel", 1000), Head("block", 1026, 2)
 
@@ -244,7 +244,7 @@ def main(home: str) -> dict[str, Any]:
     import torch
     from vllm.config import set_current_vllm_config
 
-    folders = head_models.write(Path(home))
+    folders = head_models.write(Path(home), head_models.MODELS | head_models.UNPASSED)
     config = engine_config(folders["Qwen3-Next"])  # a mixture of experts has more groups
     with set_current_vllm_config(config):
         single_rank(home)
@@ -265,24 +265,7 @@ def main(home: str) -> dict[str, Any]:
             },
         }
     torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
-    unpassed = head_models.write(Path(home, "unpassed"), head_unpassed.UNPASSED)
-    found["models"] = {name: attempt(model, folder) for name, folder in (folders | unpassed).items()}
-    mtp = (head_models.MTP | head_unpassed.MTP).items()
-    found["models"] |= {name: attempt(model, (folders | unpassed)[main], kind) for name, (main, kind) in mtp}
-    targets, drafts = (
-        head_models.write(Path(home, name), models)
-        for name, models in (("targets", head_unpassed.TARGETS), ("drafts", head_unpassed.DRAFTS))
-    )
-    found["drafts"] = {
-        f"{target}, {own}{', alike' if alike else ''}": attempt(
-            head_drafts.draft, engine_config, targets[target], drafts[own], alike=alike
-        )
-        for target in targets
-        for own in drafts
-        for alike in (False, True)
-    }
+    mtp = {name: (folders[main], kind) for name, (main, kind) in head_models.MTP.items()}
+    found["models"] = {name: attempt(model, folder) for name, folder in folders.items()}
+    found["models"] |= {name: attempt(model, *case) for name, case in mtp.items()}
     return found
-
-
-if __name__ == "__main__":
-    report(main)

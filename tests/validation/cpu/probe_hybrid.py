@@ -1,16 +1,18 @@
-"""Print what vLLM does with TurboQuant on hybrid and dense models, as one JSON object."""
+"""What vLLM does with TurboQuant on hybrid and dense models: sizes, whole configs, and the layers that it skips."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from tests.validation.cpu import boundary, models
-from tests.validation.cpu.dump import plain
+from tests.validation.cpu import models
 from tests.validation.cpu.platform import GIB
-from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome, report
+from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome
 
 FOUR_BIT = "turboquant_4bit_nc"
 DTYPES = ("4bit_nc", "k8v4", "k3v4_nc", "3bit_nc")
@@ -49,6 +51,103 @@ WHOLE: dict[str, tuple[str, Options]] = {
     "dense skips": serve("dense", skip=["12", "5", "27"]),
     "dense block size": serve("dense", block_size=32),
 }
+
+
+LINEAR, FULL = "linear_attention", "full_attention"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model's text config, its wrapper's config if that differs, and the other arguments."""
+
+    text: dict[str, Any]
+    wrapper: dict[str, Any] | None = None
+    arguments: tuple[int, ...] = ()
+    named: int | None = None
+    is_hybrid: bool = True
+
+    @property
+    def model(self) -> SimpleNamespace:
+        text = SimpleNamespace(**self.text)
+        wrapper = text if self.wrapper is None else SimpleNamespace(**self.wrapper)
+        return SimpleNamespace(is_hybrid=self.is_hybrid, hf_text_config=text, hf_config=wrapper)
+
+
+def dense(layers: int, *arguments: int, named: int | None = None) -> Case:
+    """A model of attention layers only."""
+    return Case({"num_hidden_layers": layers}, arguments=arguments, named=named, is_hybrid=False)
+
+
+BOUNDARY = {
+    **{f"dense {layers}": dense(layers) for layers in (36, 8, 5, 4, 3, 2, 1, 0)},
+    **{f"dense 10, n={n}": dense(10, n) for n in (-1, 0, 1, 3, 5, 6, 100)},
+    "dense 10, named n": dense(10, named=1),
+    "dense, layer_types": Case({"num_hidden_layers": 12, "layer_types": [FULL] * 12}, is_hybrid=False),
+    "layer_types": Case({"layer_types": [LINEAR, LINEAR, LINEAR, FULL] * 3}),
+    "layer_types, Jamba's word": Case({"layer_types": ["mamba", "attention", "mamba"]}),
+    "layers_block_type": Case({"layers_block_type": ["mamba", "attention", "mamba", "hybrid"]}),
+    "attn_type_list": Case({"attn_type_list": [0, 0, 1, 0, 1]}),
+    "hybrid, n": Case({"layer_types": [LINEAR, FULL]}, arguments=(1,)),
+    "hybrid, n=0": Case({"layer_types": [LINEAR, FULL]}, arguments=(0,)),
+    "hybrid, named n": Case({"layer_types": [LINEAR, FULL]}, named=0),
+    # In a multimodal wrapper, only attn_type_list is about the text model's layers.
+    "text config first": Case({"layer_types": [LINEAR, FULL]}, wrapper={"layer_types": [FULL, FULL]}),
+    "wrapper only": Case({}, wrapper={"layer_types": [FULL]}),
+    "wrapper's attn_type_list": Case({}, wrapper={"attn_type_list": [1, 0]}),
+    "text config's attn_type_list": Case({"attn_type_list": [1, 0]}, wrapper={}),
+    "layer_types before layers_block_type": Case({"layer_types": [LINEAR, FULL], "layers_block_type": ["attention"]}),
+    "first that is there": Case({"layer_types": [LINEAR], "layers_block_type": ["attention"]}),
+    "layer_types is None": Case({"layer_types": None, "layers_block_type": ["mamba", "hybrid"]}),
+    "layer_types is empty": Case({"layer_types": [], "attn_type_list": [1]}),
+    "no list": Case({"num_hidden_layers": 8}),
+    "no attention": Case({"attn_type_list": [0, 0]}),
+    "sliding only": Case({"layer_types": [LINEAR, "sliding_attention"]}),
+}
+
+
+def skipped(found: dict[str, Any], case: Case) -> None:
+    """Return which layers are attention, and which of them TurboQuant skips."""
+    from vllm.model_executor.layers.quantization.turboquant import config
+
+    named = {} if case.named is None else {"n": case.named}
+    found["skipped"] = config.TurboQuantConfig.get_boundary_skip_layers(case.model, *case.arguments, **named)
+    found["attention"] = config._get_full_attention_layer_indices(case.model)
+
+
+RANDOM = {"instance_id"}  # random in each process
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to JSON types, with the type of every object and every member except `RANDOM`.
+
+    Raises:
+        TypeError: the members of an object in it cannot be listed.
+    """
+    match value:
+        case Enum():  # before str and int, from which many of vLLM's enums inherit, too
+            return f"{type(value).__name__}.{value.name}"
+        case None | bool() | int() | float() | str():
+            return value
+        case Path():
+            return str(value)
+        case type() | FunctionType():
+            return f"{value.__module__}.{value.__qualname__}"
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item) for item in value), key=repr)
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if name in ("torch.dtype", "torch.device"):
+        return str(value)
+    if is_dataclass(value):
+        members = {field.name: getattr(value, field.name) for field in fields(value)} | vars(value)
+    elif hasattr(value, "__dict__"):
+        members = vars(value)
+    else:
+        raise TypeError(f"cannot list the members of {value!r}, a {name}")
+    return {"": name} | {key: plain(item) for key, item in members.items() if key not in RANDOM}
 
 
 def sized(found: dict[str, Any], model: str, then: str | None = None, **arguments: Any) -> None:
@@ -108,9 +207,5 @@ def main(home: str, folder: str) -> dict[str, Any]:
         "sized": {name: outcome(sized, paths[model], **options) for name, (model, options) in SIZED.items()},
         "aligned": {name: outcome(aligned, paths[model], **options) for name, (model, options) in ALIGNED.items()},
         "whole": {name: outcome(whole, paths[model], **options) for name, (model, options) in WHOLE.items()},
-        "boundary": {name: outcome(boundary.skipped, case) for name, case in boundary.CASES.items()},
+        "boundary": {name: outcome(skipped, case) for name, case in BOUNDARY.items()},
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,4 +1,4 @@
-"""Print the accepted counts that requests read on vLLM's own code, in named and in random sequences of steps."""
+"""The accepted counts that requests read on vLLM's own code, in random sequences of steps."""
 
 from __future__ import annotations
 
@@ -7,44 +7,12 @@ import sys
 from typing import Any
 from unittest.mock import MagicMock
 
-from vpatch_overlays.probes import hybrid_mtp_counts
 from vpatch_overlays.probes.accepted_counts import DRAFTS, EARLY, LATE, PROMPT, REST, Steps
-from vpatch_overlays.probes.bare import settle
-
-from tests.validation.cpu.probing import report
 
 MODES = {"align": True, "none": True, "align, synchronous": False, "none, synchronous": False}
 DECODE = 1 + DRAFTS
-DECODING = {"A": 1, "B": 2, "C": 4}
-MOVES: dict[str, tuple[str, dict[str, int], str]] = {
-    "none": ("", {}, "ABC"),
-    "condense": ("A", {}, "BC"),
-    "add": ("C", {"D": PROMPT}, "AB"),
-    "add and swap": ("A", {"D": PROMPT}, "BC"),
-    "condense and swap": ("AB", {"D": PROMPT}, "C"),
-    "add, condense and swap": ("ABE", {"D": PROMPT}, "CG"),
-    "the same name again": ("A", {"A": PROMPT}, "BC"),
-    "all end": ("ABC", {"D": PROMPT, "H": PROMPT}, ""),
-}
-"""By what moves: who ends, who comes and who decodes on. Before, A, B, C and the others that are named decode."""
-
-LANDINGS = {"early": EARLY, "between": 2, "late": LATE}
 
 Read = dict[str, int]
-
-
-def named(mode: str, case: str, lands: int, *, asynchronous: bool) -> dict[str, Any]:
-    """Let some requests decode, then change the batch; return what each request reads, and what it should."""
-    ended, new, left = MOVES[case]
-    counts = DECODING | dict.fromkeys(sorted({*ended, *left} - {*DECODING}), 3)
-    steps = Steps(mode, asynchronous=asynchronous)
-    steps.begin(dict.fromkeys(counts, PROMPT))
-    steps.end(dict.fromkeys(counts, 1))
-    steps.begin(dict.fromkeys(counts, DECODE), drafts=counts)
-    steps.end(counts)
-    read = steps.begin(dict.fromkeys(left, DECODE) | new, ended=ended, drafts=left, lands=lands)
-    right = {name: counts[name] for name in left} | dict.fromkeys(new, 1)
-    return {"read": read, "right": right, "log": list(steps.copy.log)}
 
 
 class Draw:
@@ -102,23 +70,8 @@ def drawn(mode: str, sequences: int, length: int, *, asynchronous: bool) -> dict
 
 
 def main(_home: str, sequences: str, length: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"named": {}, "a prompt trades rows": {}, "drawn": {}}
-    for name, asynchronous in MODES.items():
-        mode = name.partition(",")[0]
-        for landing, lands in LANDINGS.items():
-            found["named"][f"{name}, {landing}"] = {
-                case: named(mode, case, lands, asynchronous=asynchronous) for case in MOVES
-            }
-            found["a prompt trades rows"][f"{mode}, {landing}"] = hybrid_mtp_counts.read(mode, lands)
-        found["drawn"][name] = drawn(mode, int(sequences), int(length), asynchronous=asynchronous)
-    return found
-
-
-def stand_in() -> None:
-    """Import vLLM; 0.18 and 0.19 import a cache of grammars, which nothing here uses."""
-    sys.modules.setdefault("diskcache", MagicMock())
-    settle()
-
-
-if __name__ == "__main__":
-    report(main, on=stand_in)
+    sys.modules.setdefault("diskcache", MagicMock())  # 0.18 and 0.19 import it, and nothing here uses it
+    return {
+        name: drawn(name.partition(",")[0], int(sequences), int(length), asynchronous=asynchronous)
+        for name, asynchronous in MODES.items()
+    }

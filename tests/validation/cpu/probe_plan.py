@@ -1,4 +1,4 @@
-"""Print the KV cache sizes that vLLM computes for each case of a file, as JSON.
+"""The KV cache sizes that vLLM computes for each case of a file.
 
 Everything between a config.json and the printed number of tokens is the release's own code: the engine's config, the
 layers (on the meta device), the block size, the specs, and `EngineCore._initialize_kv_caches`.
@@ -29,7 +29,7 @@ from tests.validation.cpu.platform import (
     stand_in_for_vision,
     without_cuda_memory,
 )
-from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
+from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank
 
 PRINTED = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 MOST = 1 << 60  # bytes; more than the square of any block, so that the number of blocks shows their size
@@ -187,7 +187,3 @@ def main(home: str, cases: str) -> dict[str, Any]:
             pretend_capability(*case["capability"])
             found.append(attempt(planned, folder, case["arguments"], case["budget"]))
     return {"found": found}
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,4 +1,4 @@
-"""Print the prefix-cache hits that a release's own coordinator finds, as one JSON object."""
+"""The prefix-cache hits that a release's own coordinator finds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from typing import Any
 
 from vpatch_overlays.probes.hybrid_mtp_prefix import BLOCKS, Cached, groups, hit
 
-from tests.validation.cpu.platform import bare
-from tests.validation.cpu.probing import report
-
 KINDS = ((2, 1), (1, 2), (2, 2), (1, 3))
 """Numbers of groups of attention and of Mamba layers, beside one of each."""
 DRAWS = 250
-
-# Attention has blocks 0 to 2. Mamba has the state at the end of block 2, and in the second case at that of block 1.
-TABLE: dict[str, Cached] = {"beyond": (range(3), [2]), "usable": (range(3), [1, 2])}
 
 
 def layouts() -> Iterator[tuple[int, Cached]]:
@@ -37,15 +31,11 @@ def layouts() -> Iterator[tuple[int, Cached]]:
             yield attention, [*some, *more]
 
 
-def main(home: str) -> dict[str, Any]:
-    found: dict[str, Any] = {name: hit(groups(), cached) for name, cached in TABLE.items()}
-    for name, speculates in (("speculating", True), ("plain", False)):
-        found[name] = [
+def main(_home: str) -> dict[str, Any]:
+    return {
+        name: [
             (attention, *hit(groups(attention, len(cached) - attention), cached, speculates=speculates))
             for attention, cached in layouts()
         ]
-    return found
-
-
-if __name__ == "__main__":
-    report(main, on=bare)
+        for name, speculates in (("speculating", True), ("plain", False))
+    }

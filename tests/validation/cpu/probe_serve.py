@@ -1,7 +1,4 @@
-"""Print what `vllm serve` makes of arguments: `python -m tests.validation.cpu.probe_serve HOME FILE`, as JSON.
-
-FILE is a JSON object of named argument lists. The output has the parsed values of each, or the error.
-"""
+"""What `vllm serve` makes of the named argument lists in a JSON file: the parsed values of each, or the error."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from tests.validation.cpu.probing import report
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
@@ -50,12 +45,10 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     return {"values": vars(args) | vars(engine)}
 
 
-def main(home: str, file: str) -> dict[str, Any]:
+def main(_home: str, file: str) -> dict[str, Any]:
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = False  # otherwise vLLM looks for the model in a cache that is empty
-    return {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
-
-
-if __name__ == "__main__":
-    report(main, default=str)
+    found = {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain

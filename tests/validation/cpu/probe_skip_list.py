@@ -1,4 +1,4 @@
-"""Print what vLLM does with `--kv-cache-dtype-skip-layers` and TurboQuant, as one JSON object."""
+"""What vLLM does with `--kv-cache-dtype-skip-layers` and TurboQuant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome, report
+from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome
 
 # The dense model has 28 layers: 0, 1, 26 and 27 are added.
 INDICES = {
@@ -81,7 +81,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
         "hybrid": {name: outcome(listed, hybrid, skip) for name, skip in NAMES.items()},
         "windowed": {name: outcome(layered, str(windowed), skip) for name, skip in SKIPPED.items()},
     }
-
-
-if __name__ == "__main__":
-    report(main)

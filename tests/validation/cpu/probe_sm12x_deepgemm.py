@@ -1,4 +1,4 @@
-"""Print on which GPUs vLLM claims DeepGEMM, and which kernel it takes for block FP8 there, as one JSON object."""
+"""On which GPUs vLLM claims DeepGEMM, and which kernel it takes for block FP8 there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from tests.validation.cpu.platform import pretend_capability
-from tests.validation.cpu.probing import attempt, engine_config, report
+from tests.validation.cpu.probing import attempt, engine_config
 
 CAPABILITIES = ((9, 0), (10, 0), (12, 0), (12, 1))
 PACKAGE = "deep_gemm"
@@ -91,7 +91,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
         found[name] = attempt(seen, config)
         sys.path[:] = path
     return found
-
-
-if __name__ == "__main__":
-    report(main)

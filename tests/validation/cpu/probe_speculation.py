@@ -1,11 +1,15 @@
-"""Print which engines with TurboQuant and speculation vLLM starts, as one JSON object."""
+"""Which engines with TurboQuant and speculation vLLM starts, with which graphs, and by which lengths it attends."""
 
 from __future__ import annotations
 
+import random
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from tests.validation.cpu.probing import attempt, engine_config, kv_cache_of, one_rank, report, runner_of
+from tests.validation.cpu.attending import Options, Row, batch_of, config, prepare
+from tests.validation.cpu.probing import attempt, engine_config, kv_cache_of, one_rank, runner_of
 
 FOUR_BIT = "turboquant_4bit_nc"
 BUDGET = 1 << 34
@@ -14,8 +18,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 4}
 MTP = {"method": "mtp", "num_speculative_tokens": K}
 EAGER = {"enforce_eager": True}
 SYNC = {"async_scheduling": False}
-
-Options = dict[str, Any]
+MODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE")
 
 
 def graphs(mode: str) -> Options:
@@ -84,10 +87,15 @@ def started(found: dict[str, Any], *case: Any) -> None:
     found["started"] = True
 
 
+def on_v2(config: Any, support: Any, backend: str) -> str:
+    """Return the mode of CUDA graphs that the V2 model runner settles on."""
+    resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
+    told = {"use_v2_model_runner": True} if "use_v2_model_runner" in signature(resolve).parameters else {}
+    return str(resolve(support, backend, 1 + K, **told).name)
+
+
 def started_on_v2(found: dict[str, Any], *case: Any) -> None:
     """Do the same by the V2 model runner's functions, which make the builders before they settle the mode of graphs."""
-    from inspect import signature
-
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker.gpu.attn_utils import init_attn_backend
@@ -96,9 +104,7 @@ def started_on_v2(found: dict[str, Any], *case: Any) -> None:
     with set_current_vllm_config(config):
         made_of_it = init_attn_backend(kv_cache, config, torch.device("meta"))
     (support,) = (one for one in made_of_it if hasattr(one, "min_cg_support"))
-    resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
-    told = {"use_v2_model_runner": True} if "use_v2_model_runner" in signature(resolve).parameters else {}
-    found["mode"] = resolve(support.min_cg_support, support.min_cg_attn_backend, 1 + K, **told).name
+    found["mode"] = on_v2(config, support.min_cg_support, support.min_cg_attn_backend)
     found["started"] = True
 
 
@@ -110,7 +116,6 @@ def attended(config: Any, *, true: int, believed: int, capture: bool = False) ->
     """
     import torch
     from vllm.config import set_current_vllm_config
-    from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.attention.backends import turboquant_attn
 
     told: dict[str, Any] = {}
@@ -124,27 +129,15 @@ def attended(config: Any, *, true: int, believed: int, capture: bool = False) ->
         return q
 
     vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, triton_turboquant_decode_attention=decode)
-    device, starts = "meta" if capture else "cpu", torch.tensor([0, 1 + K], dtype=torch.int32)
+    device = "meta" if capture else "cpu"
     with set_current_vllm_config(config):
         layer = turboquant_attn.TurboQuantAttentionImpl(2, 64, 0.125, 1, kv_cache_dtype=FOUR_BIT)
     layer._flash_attn_varlen = own_step
     builder = object.__new__(turboquant_attn.TurboQuantMetadataBuilder)
     builder.reorder_batch_threshold = 1
-    metadata = builder.build(
-        0,
-        CommonAttentionMetadata(
-            query_start_loc=starts.to(device),
-            query_start_loc_cpu=starts,
-            seq_lens=torch.tensor([true], dtype=torch.int32, device=device),
-            seq_lens_cpu_upper_bound=torch.tensor([believed], dtype=torch.int32),
-            num_reqs=1,
-            num_actual_tokens=1 + K,
-            max_query_len=1 + K,
-            max_seq_len=8192,
-            block_table_tensor=torch.zeros(1, 4, dtype=torch.int32, device=device),
-            slot_mapping=torch.zeros(1 + K, dtype=torch.int64, device=device),
-        ),
-    )
+    row = Row(true - 1 - K, 1 + K, believed - true)
+    table, slots = (torch.zeros(*shape, dtype=torch.int32, device=device) for shape in ((1, 4), (1 + K,)))
+    metadata = builder.build(0, batch_of((row,), table, slots.long(), longest=8192))
     tokens = [torch.zeros(1 + K, heads, 64, device=device) for heads in (2, 1, 1)]
     try:
         layer._prefill_attention(*tokens, None, metadata, None, None)
@@ -153,13 +146,49 @@ def attended(config: Any, *, true: int, believed: int, capture: bool = False) ->
     return told
 
 
-def main(home: str, folder: str) -> dict[str, Any]:
-    from vllm.config import CompilationConfig
+def resolved(folder: str, **options: Any) -> str:
+    """Return the CUDA graph mode that the V2 model runner settles on for TurboQuant and drafts."""
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadataBuilder
 
-    CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
+    made = config(folder, "dense", kv_cache_dtype=FOUR_BIT, speculative_config=NGRAM, **options)
+    return on_v2(made, TurboQuantMetadataBuilder.get_cudagraph_support(made, None), "TURBOQUANT")
+
+
+def misjudged() -> list[Any] | None:
+    """Return batches of random requests that the overlay takes for new prompts only, and are not, or the reverse.
+
+    None without the overlay.
+    """
+    import torch
+
+    try:
+        from vllm._vpatch.turboquant_mtp import only_fresh_prompts
+    except ModuleNotFoundError:
+        return None
+    rng, wrong = random.Random(46460), list[Any]()  # noqa: S311 - it is to be repeatable
+    for _ in range(500):
+        decodes = [Row(rng.randint(1, 9), 1) for _ in range(rng.randint(0, 2))]
+        rows = [Row(rng.choice((0, 0, 0, 5)), rng.randint(2, 9), rng.randint(0, 1)) for _ in range(rng.randint(1, 3))]
+        rows = [row if row.cached else row._replace(rejected=0) for row in rows]
+        padding = [Row(0, 0)] * rng.randint(0, 2)
+        batch = [*decodes, *rows, *padding]
+        common = SimpleNamespace(
+            query_start_loc_cpu=torch.tensor([0, *(row.new for row in batch)]).cumsum(0),
+            seq_lens_cpu_upper_bound=torch.tensor([sum(row) for row in batch]),
+            max_query_len=max(row.new for row in batch),
+        )
+        if only_fresh_prompts(common, len(decodes)) is any(row.cached for row in rows):
+            wrong.append(batch)
+    return wrong
+
+
+def main(home: str, folder: str) -> dict[str, Any]:
+    prepare(flash=False)
     one_rank(home)
     dense = engine_config(str(Path(folder, "dense")))
     return {
+        "misjudged": misjudged(),
+        "resolved": {mode: resolved(folder, **graphs(mode)) for mode in MODES},
         "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
         "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
         "attended": {
@@ -168,7 +197,3 @@ def main(home: str, folder: str) -> dict[str, Any]:
             "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
         },
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,6 +1,6 @@
-"""Print what the kernels of states compute on one tree, in Triton's interpreter, by number of accepted tokens.
+"""What the kernels of states compute on one tree, in Triton's interpreter, by number of accepted tokens.
 
-Run by `environment.probe`; the output is JSON. Of all states only the request's own hold numbers. The others, and what
+Of all states only the request's own hold numbers. The others, and what
 stands around the request's row of state indices, are guards: their states are NaN.
 """
 
@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.probing import report
-
 DRAFTS = 3
 COUNTS = (0, *range(1, DRAFTS + 2), 9)
 LENGTHS = (DRAFTS + 1, 2)
@@ -23,7 +21,6 @@ SIZE, CHANNELS, WIDTH = 8, 16, 4
 WINDOW = WIDTH - 1 + DRAFTS
 OWN = range(1, DRAFTS + 2)
 BLOCKS = 8
-SHIFTS = range(1, WINDOW)
 
 FOLDERS = ("model_executor/layers/fla/ops", "third_party/flash_linear_attention/ops")
 
@@ -134,28 +131,8 @@ def computed(name: str, length: int, accepted: int) -> dict[str, Any]:
     }
 
 
-def shifted(tokens: int) -> tuple[str, str]:
-    """Shift a window to the left by the release's copy; return it and what it should be, as hexadecimal text."""
-    import torch
-    from vllm.v1.worker.mamba_utils import batch_memcpy
-
-    window = torch.arange(WINDOW * 640, dtype=torch.int16).reshape(WINDOW, 640)
-    wanted = torch.cat([window[tokens:], window[WINDOW - tokens :]])
-    step = window[:tokens].nbytes
-    pointers = (torch.tensor([window.data_ptr() + at]) for at in (step, 0))
-    batch_memcpy(*pointers, torch.tensor([window.nbytes - step], dtype=torch.int32))
-    return window.numpy().tobytes().hex(), wanted.numpy().tobytes().hex()
-
-
 def main(_home: str) -> dict[str, Any]:
     return {
-        "computed": {
-            f"{name} {length} {accepted}": computed(name, length, accepted)
-            for name, length, accepted in product(KERNELS, LENGTHS, COUNTS)
-        },
-        "shifted": {str(tokens): shifted(tokens) for tokens in SHIFTS},
+        f"{name} {length} {accepted}": computed(name, length, accepted)
+        for name, length, accepted in product(KERNELS, LENGTHS, COUNTS)
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,14 +1,12 @@
-"""Print what TurboQuant's continuation prefill computes and allocates on one tree, in one piece or in tiles.
+"""What TurboQuant's continuation prefill computes and allocates on one tree, in one piece or in tiles.
 
-Run by `environment.probe`; the output is JSON. The kernels are vLLM's own, in Triton's interpreter. Flash attention is
-compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
+Flash attention is compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
 """
 
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -17,8 +15,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.validation.cpu.probe_workspace import RESERVED, attention, config, random_cache, reserved, size, workspace
-from tests.validation.cpu.probing import report
+from tests.validation.cpu.attending import attention, config, prepare, random_cache, size_of, text_of, workspace
+from tests.validation.cpu.probe_workspace import RESERVED, reserved
 
 BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 8, 16, 5, 2, 3, 2  # small, since the interpreter is slow
 MEASURED_TILE = 2 * TILE  # for memory, so that what does not grow with it is little
@@ -159,6 +157,33 @@ class Layer:
         return partial(self.impl.forward, self.module, query, key, value, cache, None, torch.full_like(query, 7))
 
 
+def peak(do: Callable[[], Any]) -> int:
+    """Call a function; return the most bytes that it held at once."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        do()
+    held: dict[int, int] = {}
+    most = 0
+    for _, size, where in sorted(_allocations(seen.profiler.kineto_results.experimental_event_tree())):
+        if size > 0:
+            held[where] = size
+            most = max(most, sum(held.values()))
+        else:
+            held.pop(where, None)  # or it was there before
+    return most
+
+
+def _allocations(events: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield the time of each allocation or release in ns, its bytes (negative if released) and its address."""
+    from torch._C._profiler import _EventType
+
+    for event in events:
+        if event.tag == _EventType.Allocation:
+            yield event.start_time_ns, event.extra_fields.alloc_size, event.extra_fields.ptr
+        yield from _allocations(event.children)
+
+
 def others(manager: Any) -> dict[str, Any]:
     """Return the output of passes without a cache, the workspace after them, and peak bytes.
 
@@ -166,8 +191,6 @@ def others(manager: Any) -> dict[str, Any]:
     """
     import torch
     from vllm import _custom_ops
-
-    from tests.validation.cpu.peak import peak
 
     _custom_ops.merge_attn_states = merge_attn_states
     heads, size_of_head = (6, 1), 128  # queries and outputs are large next to keys and values
@@ -179,7 +202,7 @@ def others(manager: Any) -> dict[str, Any]:
     first, second = (longest.idle(torch.tensor([]), shares=shares) for shares in (False, True))
     peaks = {"counted": peak(lambda: outputs.append(first()))}
     outputs.append(second())
-    found: dict[str, Any] = {"zeros": [bool((one == 0).all()) for one in outputs], "workspace": size(manager)}
+    found: dict[str, Any] = {"zeros": [bool((one == 0).all()) for one in outputs], "workspace": size_of(manager)}
     peaks["idle"] = peak(longest.idle(longest.cache))
     peaks["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
     return found | {"peaks": peaks | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}}
@@ -187,16 +210,13 @@ def others(manager: Any) -> dict[str, Any]:
 
 def main(_home: str, folder: str) -> dict[str, Any]:
     """Run `CASES`, then measure memory; `folder` holds the models."""
-    import torch
-
-    torch.accelerator.empty_cache = lambda: None  # no accelerator here
-    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     from vllm import _custom_ops
     from vllm.config import set_current_vllm_config
     from vllm.v1.attention.backends import turboquant_attn
     from vllm.v1.attention.ops import triton_merge_attn_states
 
     tiles = vars(sys.modules["vllm._vpatch.turboquant_tiles"]) if "vllm._vpatch.turboquant_tiles" in sys.modules else {}
+    prepare(flash=True)
     turboquant_attn.flash_attn_varlen_func = flash_attention
     turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
     limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
@@ -207,10 +227,6 @@ def main(_home: str, folder: str) -> dict[str, Any]:
         tiles.update(TILE=TILE)
         _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
         outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
-    found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
+    found["outputs"] = {name: text_of(output) for name, output in outputs.items()}
     found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
     return found
-
-
-if __name__ == "__main__":
-    report(main)

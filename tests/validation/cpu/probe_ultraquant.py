@@ -1,6 +1,6 @@
-"""Print what UltraQuant's attention, which inherits from TurboQuant's, does on one tree, as JSON.
+"""What UltraQuant's attention, which inherits from TurboQuant's, does on one tree.
 
-Run by `environment.probe`. Its kernels are left out: what they are told to attend to is what is looked at.
+Its kernels are left out: what they are told to attend to is what is looked at.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from tests.validation.cpu.probe_mtp import BLOCK, BLOCKS, HEAD_SIZE, HEADS, STEPS, Row, configured
+from tests.validation.cpu import attending
+from tests.validation.cpu.attending import BLOCK, Row, attention, batch_of, prepare, size_of, workspace
+from tests.validation.cpu.probe_mtp import HEAD_SIZE, HEADS, PAGES, STEPS, configured
 from tests.validation.cpu.probe_speculation import FOUR_BIT, NGRAM
-from tests.validation.cpu.probe_workspace import attention, batch_of, size, workspace
-from tests.validation.cpu.probing import attempt, logged, report
+from tests.validation.cpu.probing import attempt, logged
 
 
 def layer_of(made: Any, *, ultraquant: bool = True) -> Any:
@@ -30,26 +31,17 @@ def layer_of(made: Any, *, ultraquant: bool = True) -> Any:
             impl._ensure_on_device(module, torch.device("cpu"))
         else:
             impl, module = attention(HEADS, HEAD_SIZE, 1.0, FOUR_BIT)
-    module.impl, module.kv_cache = impl, torch.zeros(BLOCKS, HEADS[1], BLOCK, 36, dtype=torch.uint8)
+    module.impl, module.kv_cache = impl, torch.zeros(PAGES, HEADS[1], BLOCK, 36, dtype=torch.uint8)
     made.compilation_config.static_forward_context["layer"] = module
     return module
 
 
 def builder(made: Any, device: str, *, ultraquant: bool = True) -> Any:
     """Make the metadata builder of the layer as the model runner does."""
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
     from vllm.v1.attention.backends.ultraquant_attn import UltraQuantAttentionBackend
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-    from vllm.v1.worker.utils import AttentionGroup
 
-    backend = UltraQuantAttentionBackend if ultraquant else TurboQuantAttentionBackend
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS[1], head_size=HEAD_SIZE, dtype=torch.uint8)
-    group = AttentionGroup(backend, ["layer"], spec, 0)
-    with set_current_vllm_config(made):
-        group.create_metadata_builders(made, torch.device(device), kernel_block_size=None)
-    return group.get_metadata_builder()
+    backend = UltraQuantAttentionBackend if ultraquant else None
+    return attending.builder(made, HEADS[1], HEAD_SIZE, (BLOCK, None), device, backend)
 
 
 def profiled(found: dict[str, Any], folder: str) -> None:
@@ -62,7 +54,7 @@ def profiled(found: dict[str, Any], folder: str) -> None:
     query, key = (torch.ones(4, heads * HEAD_SIZE).bfloat16() for heads in HEADS)
     with set_current_vllm_config(made):
         output = layer.impl.forward(layer, query, key, key, torch.tensor([]), None, torch.ones_like(query))
-    found |= {"zeros": not output.any(), "workspace": size(manager)}
+    found |= {"zeros": not output.any(), "workspace": size_of(manager)}
 
 
 def reserved(found: dict[str, Any], folder: str, *, ultraquant: bool) -> None:
@@ -71,7 +63,7 @@ def reserved(found: dict[str, Any], folder: str, *, ultraquant: bool) -> None:
     manager = workspace("meta")
     layer_of(made, ultraquant=ultraquant)
     builder(made, "meta", ultraquant=ultraquant)
-    found["bytes"] = size(manager)
+    found["bytes"] = size_of(manager)
 
 
 def drafted(found: dict[str, Any], folder: str) -> None:
@@ -124,27 +116,15 @@ def stepped(found: dict[str, Any], folder: str, rows: tuple[Row, ...]) -> None:
     layer.impl._flash_attn_varlen = new
     layer.impl._ultraquant_continuation_prefill = long
     vars(ultraquant_attn).update(_HAS_FLASH_ATTN=True, ultraquant_unified_attention=read)
-    starts = torch.tensor([0, *(row.new for row in rows)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    true = torch.tensor([row.cached + row.new for row in rows], dtype=torch.int32)
-    believed = true + torch.tensor([row.rejected for row in rows], dtype=torch.int32)
-    tables = torch.zeros(len(rows), BLOCKS, dtype=torch.int32)
-    total = int(starts[-1])
-    metadata = builder(made, "cpu").build(0, batch_of(starts, true, believed, tables, torch.arange(total)))
+    tables, total = torch.zeros(len(rows), PAGES, dtype=torch.int32), sum(row.new for row in rows)
+    metadata = builder(made, "cpu").build(0, batch_of(rows, tables, torch.arange(total)))
     query, key = (torch.ones(total, heads * HEAD_SIZE).bfloat16() for heads in HEADS)
     layer.impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
     found["lengths"] = lengths
 
 
 def main(_home: str, folder: str) -> dict[str, Any]:
-    import torch
-
-    torch.accelerator.empty_cache = lambda: None  # no accelerator here
-    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-    from vllm.config import CompilationConfig
-    from vllm.v1.attention.backends import turboquant_attn
-
-    CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
-    turboquant_attn._HAS_FLASH_ATTN = True  # it is compiled, and called nowhere here
+    prepare(flash=True)  # it is called nowhere here
     cases: dict[str, Callable[..., None]] = {
         "profiled": profiled,
         "reserved": partial(reserved, ultraquant=True),
@@ -155,7 +135,3 @@ def main(_home: str, folder: str) -> dict[str, Any]:
     return {name: attempt(case, folder) for name, case in cases.items()} | {
         "turboquant reserved": attempt(partial(reserved, ultraquant=False), folder)
     }
-
-
-if __name__ == "__main__":
-    report(main)

@@ -1,8 +1,4 @@
-"""Run scripts on one tree: `python -m tests.validation.cpu.probes HOME FILE SECONDS`; FILE has {name: script} as JSON.
-
-Prints each script's exit status and stderr, by name, as JSON. It imports vLLM once, on the platform that probes make
-for it, and forks a process for every script, with this time limit.
-"""
+"""Run scripts on one tree, each in a fork with a time limit; return each one's exit status and stderr, by name."""
 
 from __future__ import annotations
 
@@ -13,9 +9,6 @@ import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
-
-from tests.validation.cpu.platform import bare
-from tests.validation.cpu.probing import report
 
 
 def run(script: str, seconds: int) -> tuple[int, str]:
@@ -39,9 +32,5 @@ def _run(script: str, seconds: int) -> int:
     return 0
 
 
-def main(home: str, file: str, seconds: str) -> dict[str, Any]:
+def main(_home: str, file: str, seconds: str) -> dict[str, Any]:
     return {name: run(script, int(seconds)) for name, script in json.loads(Path(file).read_text()).items()}
-
-
-if __name__ == "__main__":
-    report(main, on=bare)

@@ -1,4 +1,7 @@
-"""Helpers of the probes: make a config, layers and KV caches as vLLM does, record attempts, and print the results."""
+"""Helpers of the probes: make a config, layers and KV caches as vLLM does, record attempts, and print the results.
+
+`python -m tests.validation.cpu.probing NAME HOME ARGUMENTS` runs the probe NAME on a simulated H100.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 from tests.validation.cpu.platform import pretend_h100, single_rank
 
 
-def report(main: Callable[..., Any], *, on: Callable[[], None] = pretend_h100, default: Any = None) -> None:
-    """Call `main` on a simulated platform with this process's arguments; print what it returns as one JSON object.
+def report(name: str, *arguments: str) -> None:
+    """Call the `main` of a module beside this one, and print what it returns as one JSON object.
 
-    What vLLM prints meanwhile goes to standard error. `default` makes a string of what JSON cannot write.
+    What vLLM prints meanwhile goes to standard error.
     """
     with contextlib.redirect_stdout(sys.stderr):
-        on()
-        found = main(*sys.argv[1:])
-    json.dump(found, sys.stdout, default=default)
+        found = import_module(f"tests.validation.cpu.{name}").main(*arguments)
+    json.dump(found, sys.stdout)
 
 
 def one_rank(home: str, config: Any = None) -> None:
@@ -130,3 +133,8 @@ def logged() -> Iterator[list[str]]:
         yield lines
     finally:
         logging.getLogger("vllm").removeHandler(handler)
+
+
+if __name__ == "__main__":
+    pretend_h100()
+    report(*sys.argv[1:])

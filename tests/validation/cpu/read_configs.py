@@ -1,9 +1,7 @@
-"""Print the models that the real vLLM builds from config.json files, one for each folder below the given one."""
+"""The models that the real vLLM builds from config.json files, or the errors, by the folders below the given one."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from tests.validation.cpu.platform import (
     import_latent_attention,
     name_activations,
     pretend_capability,
-    pretend_h100,
     register_bailing,
     single_rank,
     stand_in_for_flashinfer,
@@ -78,9 +75,7 @@ def look(folder: Path) -> dict[str, Any]:
     }
 
 
-def main(home: Path) -> None:
-    """Print the model, or the error, for every folder with a config below `home`."""
-    pretend_h100()
+def main(home: str) -> dict[str, Any]:
     stand_in_for_flashinfer()
     pretend_capability(9, 0)  # with FlashAttention 3
     import torch
@@ -94,16 +89,12 @@ def main(home: Path) -> None:
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
-    with set_current_vllm_config(engine_config(str(home / "experts"), max_model_len=None)):
-        single_rank(str(home))
+    with set_current_vllm_config(engine_config(f"{home}/experts", max_model_len=None)):
+        single_rank(home)
     found: dict[str, Any] = {}
-    for config in sorted(home.glob("*/config.json")):
+    for config in sorted(Path(home).glob("*/config.json")):
         try:
             found[config.parent.name] = look(config.parent)
         except Exception as error:
             found[config.parent.name] = {"refused": f"{type(error).__name__}: {error}"[:2000]}
-    sys.stdout.write(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return found

@@ -10,7 +10,6 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import selectors
 import signal
 import socket
@@ -19,18 +18,13 @@ import tempfile
 import traceback
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.validation.cpu import platform
 
 LEASE, MOST = b"lease", 1 << 20
-TREES = 4
-"""Changed trees whose processes are kept; the one that was asked for longest ago goes first."""
-
-PRISTINE, ROOM = "trees", 6 << 30
-"""The folder of releases as published: files of tests ask for the same ones again, so that their processes, of some
-130 MB each, are kept as long as this much memory is available."""
+TREES = 10
+"""Trees whose processes, of some 130 MB each, are kept; the one that was asked for longest ago goes first."""
 
 LIBRARIES = (
     *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.pattern_matcher", "torch.distributed"),
@@ -107,21 +101,9 @@ def _hand_over(trees: dict[tuple[str, ...], socket.socket], message: bytes, clie
             _serve_tree(theirs, request)
         theirs.close()
         trees[key] = ours
-        for old in _superfluous(list(trees)):
+        for old in list(trees)[:-TREES]:
             trees.pop(old).close()
     socket.send_fds(trees[key], [message], [client.fileno(), *files])
-
-
-def _superfluous(keys: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the trees whose processes are to end, given all of them, the one that was asked for last at the end."""
-    changed = [key for key in keys if Path(key[0]).parent.name != PRISTINE]
-    return changed[:-TREES] if _available() >= ROOM else keys[:-TREES]
-
-
-def _available() -> int:
-    """Return the bytes of memory that are available."""
-    (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) << 10
 
 
 def _serve_tree(parent: socket.socket, first: Request) -> NoReturn:
@@ -163,7 +145,7 @@ def _serve_tree(parent: socket.socket, first: Request) -> NoReturn:
 
 
 def _run(request: Request, out: int, err: int, failed: str) -> NoReturn:
-    """Run a module as `python -m` does, in this process; never return."""
+    """Run a probe in this process; never return."""
     os.dup2(out, 1)
     os.dup2(err, 2)
     _close_all_but(2)
@@ -171,14 +153,15 @@ def _run(request: Request, out: int, err: int, failed: str) -> NoReturn:
     os.environ.update(request["environment"])
     tempfile.tempdir = None
     os.chdir(request["home"])
-    sys.argv = ["-m", *request["arguments"]]
     gc.enable()
     code = 1
     try:
         if failed:
             sys.stderr.write(failed)
         else:
-            runpy.run_module(f"tests.validation.cpu.{request['module']}", run_name="__main__", alter_sys=True)
+            from tests.validation.cpu.probing import report  # as it is now, not as when the server started
+
+            report(request["module"], *request["arguments"])
             code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -22,8 +22,7 @@ from vpatch.release.index_config import open_session, read_settings
 
 from tests.archives import unpack
 from tests.paths import CACHE
-from tests.validation.cpu import client
-from tests.validation.cpu.environment import environ
+from tests.validation.cpu.environment import probe
 
 
 class Case(NamedTuple):
@@ -31,7 +30,6 @@ class Case(NamedTuple):
 
     name: str
     outcome: str  # passed, failure, error or skipped
-    reason: str
 
 
 def fetch(version: str, path: str) -> Path:
@@ -64,8 +62,7 @@ def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[C
     # Not this project's pytest settings, which a cache below it would inherit.
     plain = ("-c", os.devnull, f"--rootdir={top}", "-p", "no:cacheprovider", f"--junitxml={report}")
     arguments = ("--continue-on-collection-errors", *plain, *map(str, files))
-    ran = client.run(python, "on_cpu", tree, home, *arguments, environment=environ(tree, home), ready="without_gpu")
-    assert ran.code in (0, 1), f"{files} on {tree}:\n{ran.out[-8000:]}{ran.err[-2000:]}"
+    probe(python, "on_cpu", tree, home, *arguments, ready="without_gpu")
     return [_case(element) for element in ET.parse(report).iter("testcase")]  # noqa: S314 - pytest wrote it
 
 
@@ -87,13 +84,7 @@ def beside(python: Path, file: Path, trees: Sequence[Path], scratch: Path) -> li
 
 def _case(element: ET.Element) -> Case:
     name = "::".join(filter(None, (element.get("classname"), element.get("name"))))
-    for outcome in ("error", "failure", "skipped"):
-        if (child := element.find(outcome)) is not None:
-            told = child.get("message", "")
-            if outcome == "error":  # the message only names the phase
-                told = next((line[1:] for line in (child.text or "").splitlines() if line.startswith("E  ")), told)
-            return Case(name, outcome, told.strip().partition("\n")[0])
-    return Case(name, "passed", "")
+    return Case(name, next((how for how in ("error", "failure", "skipped") if element.find(how) is not None), "passed"))
 
 
 def _download(version: str, archive: IO[bytes]) -> None:

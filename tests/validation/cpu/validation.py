@@ -6,18 +6,17 @@ prints theirs.
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.blocks import put
 from tests.paths import ROOT
 from tests.releases import RELEASES, tree_of
 from tests.validation.cpu import upstream
+from tests.validation.cpu.comparison import Comparison
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.trees import patched_tree
 
@@ -39,13 +38,6 @@ FILES = (
 Cases = dict[str, upstream.Case]
 
 
-class Comparison(NamedTuple):
-    """The same tests on both trees of a release."""
-
-    stock: Cases
-    patched: Cases
-
-
 def compared(release: str) -> Comparison:
     return Comparison(_cases(release, tree_of(release)), _cases(release, patched_tree(release, OVERLAY)))
 
@@ -60,21 +52,6 @@ def changes(found: Comparison) -> list[str]:
 def row(release: str, found: Comparison) -> str:
     """Return a release's row: how many tests passed, failed, were skipped, and could not run."""
     return f"| {release} | {' | '.join(map(_counts, found))} |"
-
-
-def reasons(found: dict[str, Comparison]) -> list[str]:
-    """Yield the reasons why tests do not pass on stock code, each once with its releases."""
-    where: dict[tuple[str, str, str], list[str]] = {}
-    for release, (stock, _) in found.items():
-        for case in stock.values():
-            if case.outcome != "passed":
-                reason = re.sub(r" \(/\S+\)", "", case.reason)[:160].replace("|", "\\|")
-                key = (case.name.partition("[")[0], case.outcome, reason)
-                where.setdefault(key, []).append(release)
-    return [
-        f"| `{name}` | {outcome} | {reason} | {_span(list(dict.fromkeys(releases)))} |"
-        for (name, outcome, reason), releases in sorted(where.items())
-    ]
 
 
 def document(found: dict[str, Comparison]) -> str:
@@ -98,12 +75,6 @@ def document(found: dict[str, Comparison]) -> str:
             "### What the overlay changes",
             "",
             *(differing or ["Nothing."]),
-            "",
-            "### What does not pass on stock code, and why",
-            "",
-            "| test | outcome | reason | vLLM |",
-            "|---|---|---|---|",
-            *reasons(found),
             "",
         ]
     )
@@ -132,17 +103,6 @@ def _outcome(cases: Cases, name: str) -> str:
 def _counts(cases: Cases) -> str:
     counted = Counter(case.outcome for case in cases.values())
     return ", ".join(str(counted[outcome]) for outcome in ("passed", "failure", "error", "skipped"))
-
-
-def _span(releases: list[str]) -> str:
-    """Abbreviate consecutive releases as ranges."""
-    spans: list[list[str]] = []
-    for release in releases:
-        if spans and RELEASES.index(spans[-1][-1]) + 1 == RELEASES.index(release):
-            spans[-1][1:] = [release]
-        else:
-            spans.append([release])
-    return ", ".join(" to ".join(span) for span in spans)
 
 
 if __name__ == "__main__":

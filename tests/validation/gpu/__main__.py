@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 1
     run = json.loads(file.read_text())
     found = verdicts(gather([run]))
-    _print(*report.probes(run), "", *report.claims(found), "", str(file))
+    _print(*report.claims(found), "", str(file))
     unrun = [f"{one['probe']}, {one['tree']}" for one in run["results"] if str(one["error"]).startswith(drive.NOT_RUN)]
     if unrun:
         _print(f"not run: {'; '.join(unrun)}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from tests.blocks import put
 from tests.paths import ROOT
@@ -22,14 +22,13 @@ def fresh(text: str) -> str:
     Raises:
         ValueError: the text has no place for a table.
     """
-    runs = list(read(sorted(RESULTS.glob("*.json"))))
-    found = gather(runs)
+    found = gather(read(RESULTS.glob("*.json")))
     decoding = _by_release(found, {"decode steps": _decoding, "n-gram drafts": _drafts})
     blocks = {
         "gpu-claims": claims(verdicts(found)),
         "gpu-decoding": decoding,
         "gpu-starts": _by_release(found, {"starts": _starts}),
-        "gpu-runs": (line for run in runs for line in _run(run)),
+        "gpu-runs": _runs(),
     }
     for name, lines in blocks.items():
         text = put(text, name, "".join(f"{line}\n" for line in lines))
@@ -39,14 +38,6 @@ def fresh(text: str) -> str:
 def claims(verdicts: Iterable[Verdict]) -> list[str]:
     rows = ((v.claim.id, v.claim.says, v.release, v.state, v.figures) for v in verdicts)
     return _table(("claim", "says", "vLLM", "result", "measured"), rows)
-
-
-def probes(run: Mapping[str, Any]) -> list[str]:
-    rows = (
-        (one["probe"], one["tree"], "; ".join(_found(one)), f"{one['s']} s" if "s" in one else "")
-        for one in run["results"]
-    )
-    return _table(("probe", "tree", "found", "took"), rows)
 
 
 def _by_release(runs: Runs, tables: Mapping[str, Callable[[Evidence], list[str]]]) -> Iterator[str]:
@@ -94,84 +85,21 @@ def _starts(here: Evidence) -> list[str]:
     return _table(("round", "tiles: began, ready, s", "farm", "farm made first"), rows)
 
 
-def _run(run: Mapping[str, Any]) -> Iterator[str]:
-    machine = run["machine"]
-    yield from (f"### vLLM {run['vllm']}: {', '.join(run['scenarios'])}", "")
-    yield from (f"Commit {run['commit']}, {run['date']}: `{run['command']}`", "")
-    yield (
-        f"{machine['gpu']} of {machine['memory_mib']:,} MiB, driver {machine['driver']}; {machine['cpu']}; "
-        f"Python {machine['python']}, torch {machine['torch']}, CUDA {machine['cuda']}, Triton {machine['triton']}"
-    )
-    yield ""
-    for tree, states in run["overlays"].items():
-        yield f"- {tree}: {', '.join(f'{name} {state}' for name, state in states.items())}"
-    yield from ("", *probes(run), "")
-
-
-def _found(result: Mapping[str, Any]) -> Iterator[str]:
-    yield from filter(None, map(_text, result["events"]))
-    if "kv_tokens" in result:
-        times = f", {result['concurrency']:.2f} times the longest request" if "concurrency" in result else ""
-        yield f"KV cache of {result['kv_tokens']:,} tokens{times}"
-    if result["error"]:
-        yield f"**dies**: {result['error'][:300]}" if result["events"] or "s" in result else result["error"]
-
-
-def _text(e: Mapping[str, Any]) -> str:
-    """Render one event of a probe; "" if it is not for the table."""
-    match e:
-        case {"start_s": start}:
-            ready = f" ({e['ready_s']} s after it was launched)" if "ready_s" in e else ""
-            return f"started in {start} s{ready}, blocks of {e['block_size']}, {e['used_mib']:,} MiB in use"
-        case {"prompt": prompt, "used_mib": used}:
-            buffers = f", layers' buffers {e['layer_buffers_mib']:,}" if e["layer_buffers_mib"] else ""
-            return (
-                f"{prompt:,} tokens: {used:,} MiB in use, {e['reserved_mib']:,} reserved, "
-                f"peak {e['peak_allocated_mib']:,} of tensors, workspace {e['workspace_mib']:,}{buffers}"
-            )
-        case {"peak_minus_budget_mib": peak, "start_minus_budget_mib": start}:
-            return f"beside the budget {start:+,} MiB at start, {peak:+,} at the peak"
-        case {"prefill": length, "tokens_per_s": rates}:
-            return f"prefill of {length:,} at {middle(rates):,.0f} tokens/s"
-        case {"batch": batch, "context": context, "tokens_per_s": rates}:
-            return f"batch {batch} at {context:,}: {middle(rates):,.0f} tokens/s"
-        case {"decode_batch": batch, "context": context, "tokens_per_s": rates}:
-            return f"batch {batch} at {context:,}: {middle(rates):,.0f} tokens/s"
-        case {"decode_batch": batch, "context": context, "busy_ms": busy}:
-            return f"batch {batch} at {context:,}: GPU busy for {busy:.2f} ms a step"
-        case {"compiled_while_serving": names}:
-            return f"compiled after the start: {', '.join(names) or 'nothing'}"
-        case {"requested": _}:
-            names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
-            counted = (f"{name.replace('_', ' ')} {e[name] / (1 << 30):.2f}" for name in names)
-            return f"GiB counted: {', '.join(counted)}"
-        case {"extensions": _}:
-            digest = f", digest {e['digest'][:12]}" if e["digest"] else ""
-            held = ", receipt held" if e["held"] else ""
-            return f"{e['modules']:,} modules of vLLM, {len(e['elsewhere'])} from elsewhere{digest}{held}"
-        case {"tests": tests, "failed": failed, "skipped": skipped}:
-            return f"{tests} tests, {failed} failed, {skipped} skipped"
-        case {"runner": _, "asynchronous": asynchronous, "graphs": graphs}:
-            return f"{'asynchronous' if asynchronous else 'synchronous'} scheduling, CUDA graphs {graphs}"
-        case {"mismatches": wrong, "steps": steps, "rows": rows}:
-            return f"{steps:,} steps, {wrong:,} of {rows:,} counts are another request's"
-        case {"conversation": _, "cached": cached, "prompt": prompt}:
-            return f"{cached:,} of {prompt:,} tokens cached"
-        case {"repetition": part, "right": right, "ids": ids}:
-            return f"{part}: {right} of {ids} tokens as constructed"
-        case {"replayed": name, "part": part}:
-            return (
-                f"{name}, {part}: {e['tokens']:,} tokens differ by {e['mean']:.3f} in mean "
-                f"(bias {e['bias']:+.3f}, largest {e['max']:.2f})"
-            )
-        case {"soak_s": seconds, "answers": answers, "asked": asked, "tokens": tokens}:
-            return f"{answers:,} of {asked:,} answers, {tokens:,} tokens in {seconds} s"
-        case {"answers_per_s": rates, "tokens_in_a_step": steps}:
-            return f"{middle(rates):,.0f} tokens/s, {middle(steps):.2f} tokens of a request in a step"
-        case {"turns": _, "prefill_per_s": prefill, "decode_per_s": decode}:
-            return f"prefill {middle(prefill):,.0f}, decode {middle(decode):,.0f} tokens/s"
-        case _:
-            return ""
+def _runs() -> Iterator[str]:
+    files = {file: json.loads(file.read_text()) for file in RESULTS.glob("*.json")}
+    for file, run in sorted(files.items(), key=lambda item: str(item[1]["date"])):
+        machine = run["machine"]
+        yield from (f"### vLLM {run['vllm']}: {', '.join(run['scenarios'])}", "")
+        results = f"[Results of each probe](gpu/{file.name})"
+        yield from (f"Commit {run['commit']}, {run['date']}: `{run['command']}`. {results}", "")
+        yield (
+            f"{machine['gpu']} of {machine['memory_mib']:,} MiB, driver {machine['driver']}; {machine['cpu']}; "
+            f"Python {machine['python']}, torch {machine['torch']}, CUDA {machine['cuda']}, Triton {machine['triton']}"
+        )
+        yield ""
+        for tree, states in run["overlays"].items():
+            yield f"- {tree}: {', '.join(f'{name} {state}' for name, state in states.items())}"
+        yield ""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
