@@ -12,7 +12,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from vpatch.matrix.baseline import Kind, from_objects
+from vpatch.matrix.baseline import Urgency, from_objects
 from vpatch.matrix.rendering import markdown_changes
 
 TITLES = {"": "watch: vLLM's releases", "main": "watch: vLLM's main branch"}
@@ -33,7 +33,7 @@ def main(path: Path) -> None:
         sys.exit(f"{path} is no result of a comparison: {error!r}")
     lines = markdown_changes(changes)
     write("GITHUB_STEP_SUMMARY", "\n".join([f"## {ref or 'releases'}", "", *(lines or ["No difference.", ""])]))
-    found = "difference" if any(change.kind is not Kind.STILL for change in changes) else "nothing"
+    found = "difference" if any(change.kind is not Urgency.STILL for change in changes) else "nothing"
     runs = f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}/actions/workflows/watch.yml"
     text = cut("\n".join(lines)) + LAST.format(runs=runs)
     end = secrets.token_hex()  # what upstream's code says cannot end the text

@@ -51,7 +51,7 @@ def sbom_of(wheel: Path) -> str:
 
 def _requirements(lines: list[str]) -> dict[str, list[Requirement]]:
     """Return the requirements by name, without those of the tests."""
-    found = defaultdict(list)
+    found: dict[str, list[Requirement]] = defaultdict(list)
     for one in map(Requirement, lines):
         if one.marker is None or "extra" not in str(one.marker) or not one.marker.evaluate({"extra": "test"}):
             found[canonicalize_name(one.name)].append(one)

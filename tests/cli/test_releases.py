@@ -16,7 +16,7 @@ from tests.tiers import sampled
 DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
 
-@pytest.mark.parametrize("release", tiered([*sampled(RELEASES[:-1], 2), RELEASES[-1]], ("0.33.0",)))
+@pytest.mark.parametrize("release", tiered([*sampled(RELEASES[:-1], 5), RELEASES[-1]], ("0.33.0",)))
 def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> None:
     tree = linked(release)
     before = contents_of(tree)

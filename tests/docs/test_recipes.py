@@ -21,7 +21,7 @@ __all__ = ["machine"]
 pytestmark = pytest.mark.deep
 
 
-@pytest.mark.parametrize("page", sampled([*ON_A_MACHINE], 4))
+@pytest.mark.parametrize("page", sampled([*ON_A_MACHINE], 6))
 def test_a_page(machine: Machine, tmp_path: Path, page: str) -> None:
     need("git")
     if page == "docs/recipes/air-gapped.md":

@@ -325,7 +325,7 @@ def outcome(bed: Bed, seed: int, top: Path) -> str:
     return "found"
 
 
-MORE = sampled([range(first, first + 100) for first in range(8, 1008, 100)], 3)
+MORE = sampled([range(first, first + 100) for first in range(8, 1008, 100)], 5)
 
 
 @root_only

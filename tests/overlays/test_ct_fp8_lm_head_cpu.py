@@ -42,7 +42,7 @@ NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 MODELS = [*head_models.MODELS, *head_models.UNPASSED, *head_models.MTP]
 OWN = {"bf16": BF16, "channel": FP8, "renamed": FP8}
 
-release = each(sampled(("0.18.0", "0.20.2", "0.33.0", "0.21.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 2))
+release = each(sampled(("0.20.2", "0.18.0", "0.21.0", "0.23.0", "0.33.0", "0.24.0", "0.28.0", "0.26.0"), 4))
 seen = beside("probe_head", "ct-fp8-lm-head")
 drafts = beside("probe_head_drafts", "ct-fp8-lm-head")
 

@@ -13,7 +13,7 @@ from tests.validation.cpu.trees import patched_tree
 
 OVERLAY = "hybrid-mtp-counts"
 # Each form of the code. test_probes.py runs the overlay's probe, a part of this, on every release from 0.20 on.
-RELEASES = sampled(("0.18.0", "0.19.1", "0.20.2", "0.22.1", "0.24.0", "0.28.0", "0.33.0"), 3)
+RELEASES = sampled(("0.20.2", "0.18.0", "0.19.1", "0.22.1", "0.33.0", "0.24.0", "0.28.0"), 4)
 SEQUENCES, LENGTH = 8, 15
 
 pytestmark = pytest.mark.deep

@@ -15,7 +15,7 @@ from tests.validation.cpu.comparison import Comparison, beside, each
 from tests.validation.cpu.probe_states import COUNTS, DRAFTS, KERNELS, LENGTHS
 
 pytestmark = pytest.mark.deep
-release = each(sampled(SHAPES[::-1], 2))  # all of SHAPES have every version of these kernels
+release = each(sampled(SHAPES[::-1], 4))  # all of SHAPES have every version of these kernels
 STEPS = [*product(KERNELS, LENGTHS)]
 IN_RANGE = range(1, DRAFTS + 2)
 CLOSEST = {accepted: min(max(accepted, 1), DRAFTS + 1) for accepted in COUNTS}

@@ -108,7 +108,7 @@ def mutator(file: File, text: str) -> Mutator:
 
 
 @pytest.mark.parametrize("hold", [outcome, after])
-@pytest.mark.parametrize("name", [FIRST, *map(deep, sampled(FILES, 3))])
+@pytest.mark.parametrize("name", [FIRST, *map(deep, sampled(FILES, 5))])
 def test_a_mutant_is_patched_as_the_release_is_or_drifts(hold: Hold, name: str, tmp_path: Path) -> None:
     (file,) = (file for file in release().files if file.name == name)
     mutated = mutator(file, file.patched if hold is after else file.text)

@@ -19,7 +19,7 @@ ORDERED = {
 }
 
 
-@pytest.fixture(scope="module", params=sampled(("0.20.2", "0.21.0", "0.31.0", "0.23.0", "0.26.0", "0.24.0"), 2))
+@pytest.fixture(scope="module", params=sampled(("0.20.2", "0.21.0", "0.31.0", "0.23.0", "0.26.0", "0.24.0"), 3))
 def seen(request: pytest.FixtureRequest, folder: str) -> Comparison:
     release = request.param
     # Before 0.21 hybrid models are refused without the other overlay.

@@ -9,6 +9,7 @@ import tokenize
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from packaging.version import Version
@@ -34,6 +35,15 @@ def test_no_code_of_plan_has_the_number_of_a_release() -> None:
         strings = [token.string for token in tokens if token.type == tokenize.STRING and '"""' not in token.string]
         assert not [text for text in strings if re.search(r"\b0\.(1[89]|[23]\d)\b", text)], path
         assert not re.search(r"\(0, (1[89]|[23]\d)\b", path.read_text()), path
+
+
+def test_a_command_resolves_its_release_once(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Mock(wraps=deployment.release_of)
+    for module in ("vpatch.plan.deployment", "vpatch.plan.defaults", "vpatch.cli.plan"):
+        monkeypatch.setattr(f"{module}.release_of", counted)
+    vpatch("plan", "--preset", "qwen3.6-35b-5090-32k", "--requests", "1000")
+
+    assert counted.call_count == 1
 
 
 @pytest.mark.parametrize(("build", "release"), [("0.20.1rc3+g1", "0.20.1"), ("0.20.3.dev7+g1", "0.20.2")])

@@ -236,7 +236,7 @@ def test_what_the_hub_does_wrong_is_reported(fault: str, hub: Hub) -> None:
 def test_names_that_the_hub_does_not_have(hub: Hub) -> None:
     publish(hub)
 
-    assert refused("nobody/nothing")[0].cause == f"the hub answers 401: {GATED}"
+    assert refused("nobody/nothing")[0].reason == f"the hub answers 401: {GATED}"
     assert refused(revision="v9")[0].cause == "there is no revision v9"
     assert refused("no-slash")[0].cause == "the hub has names of the form ORGANISATION/NAME only"
     # Of a recorded model, the hub may have more revisions.

@@ -15,11 +15,12 @@ from vpatch.plan.deployment import Deployment
 
 from tests.conftest import Trees
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
+from tests.tiers import sampled
 from tests.validation.cpu.environment import interpreter, probe
 
 pytestmark = pytest.mark.deep
 
-RELEASES = ("0.33.0", "0.18.0", "0.20.2")
+RELEASES = sampled(("0.33.0", "0.18.0", "0.20.2"), 2)
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {
