@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 import vpatch
 
 from tests.conftest import Trees
@@ -228,15 +229,22 @@ def imports_public_names(name: str) -> None:
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
 
 
-def test_a_start_that_remembers_its_plan_imports_no_engine() -> None:
-    early, new = set[str](), {"cli.run"}
+@pytest.mark.parametrize(
+    ("command", "needs", "without"),
+    [
+        ("cli.run", "run.launch", "core.engine"),  # a start that remembers its plan
+        ("cli.plan", "tree.environment", "tree.guard"),  # which is for those who write
+    ],
+)
+def test_a_command_begins_without(command: str, needs: str, without: str) -> None:
+    early, new = set[str](), {command}
     while new:
         early |= new
         found = {within(imported) for name in new for imported in imports(parsed(OURS[name]), late=False)}
         new = {name for name in found if name} - early
 
-    assert "run.launch" in early
-    assert "core.engine" not in early
+    assert needs in early
+    assert without not in early
 
 
 def test_no_two_classes_have_one_name() -> None:

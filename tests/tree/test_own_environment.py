@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.tree import guard
-from vpatch.tree.environment import why_foreign
+from vpatch.tree.own_environment import why_foreign
 
 from tests.conftest import Program
 from tests.hybrid import ONLY
