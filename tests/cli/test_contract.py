@@ -59,7 +59,8 @@ ROW = {
 }
 FINDING = {"name": str, "level": {str(level) for level in Level}, "what": str, "where": str, "do": str}
 PROBED = {"overlay": str, "name": str, "ok": (bool, NoneType), "because": str}
-SERVER = {"pid": int, "digest": (str, NoneType), "overlays": [str], "asked": (str, NoneType), "command": str}
+CLAIM = {"digest": (str, NoneType), "overlays": [str], "asked": (str, NoneType)}
+SERVER = CLAIM | {"pid": int, "command": str, "checked": (bool, NoneType)}
 GONE = {"not_installed": [{"id": str, "files": [str]}]}
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE | GONE | {"upgradable": [str]},
