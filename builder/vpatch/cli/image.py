@@ -71,27 +71,27 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     """
     try:
         found, remote = _find(image, platform)
-        claim = label_of(found)
+        label = label_of(found)
         with watching() as watch:
-            now = in_registry(remote, claim, watch) if remote else in_engine(found, claim, watch)
+            now = in_registry(remote, label, watch) if remote else in_engine(found, label, watch)
     except _NowhereError as nowhere:
         said = outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
         return Failed(problems=nowhere.problems, outcome=said)
     except Failure as failure:
         return Failed(problems=failure.problems, outcome="Nothing to show.")
     source = "registry" if remote else "engine"
-    about: dict[str, Any] = {"image": image, "found": found, "source": source, "claim": claim, "now": now}
-    about |= {"verbose": verbose, "problems": [*_problems(claim, now)]}
-    summary = outcome.of_inspect(image, claim, now)
+    about: dict[str, Any] = {"image": image, "found": found, "source": source, "label": label, "now": now}
+    about |= {"verbose": verbose, "problems": [*_problems(label, now)]}
+    summary = outcome.of_inspect(image, label, now)
     if sbom:
         with extra_required():
             from vpatch.image.sbom import sbom_of
-        document = sbom_of(found, claim, now.later)
+        document = sbom_of(found, label, now.later)
         return SbomReport(**about, document="" if now.lost else document, outcome=summary if now.lost else "")
     if now.whole:
-        introduce(image, claim.vllm, claim.vpatch)
+        introduce(image, label.vllm, label.vpatch)
     else:
-        frame(f"{outcome.short(image)} was built on a vLLM {claim.vllm} that vpatch {claim.vpatch} patched")
+        frame(f"{outcome.short(image)} was built on a vLLM {label.vllm} that vpatch {label.vpatch} patched")
     return InspectReport(**about, outcome=summary)
 
 
@@ -102,7 +102,7 @@ class InspectReport(Report):
     image: str
     found: Base
     source: str
-    claim: Label
+    label: Label
     now: Standing
     verbose: bool
 
@@ -123,15 +123,15 @@ class InspectReport(Report):
 
     def fields(self) -> Mapping[str, Any]:
         """Return the image, what was done to it, and what is no longer so."""
-        claim, now = self.claim, self.now
+        label, now = self.label, self.now
         return {
-            "tree": claim.root,
-            "vllm": claim.vllm if now.whole else None,
+            "tree": label.root,
+            "vllm": label.vllm if now.whole else None,
             "image": {"ref": self.image, "digest": self.digest, "from": self.source},
             "base": self.base,
-            "overlays": now.overlays(claim),
-            "vpatch": claim.vpatch,
-            "files": as_json(claim.files),
+            "overlays": now.overlays(label),
+            "vpatch": label.vpatch,
+            "files": as_json(label.files),
             "later_layers": now.later,
             "changed_since": dict(now.lost),
             "labels": self.labels,
@@ -139,9 +139,9 @@ class InspectReport(Report):
 
     def shown(self, width: int | None) -> Iterator[Line]:
         """Yield a line for each overlay, and lines on the image."""
-        yield from table([*_rows(self.now.overlays(self.claim), verbose=self.verbose)], width)
+        yield from table([*_rows(self.now.overlays(self.label), verbose=self.verbose)], width)
         details = [f"base: {value}" for value in self.base.values() if value]
-        details += [f"image: {self.digest}", *(_everything(self.claim, self.labels) if self.verbose else ())]
+        details += [f"image: {self.digest}", *(_everything(self.label, self.labels) if self.verbose else ())]
         details += [f"layers above vpatch's: {self.now.later}"] if self.now.later else []
         yield from fitted(details, width)
 
@@ -163,12 +163,12 @@ class SbomReport(InspectReport):
         yield from map(Line, self.document.splitlines())
 
 
-def _problems(said: Label, now: Standing) -> Iterator[Problem]:
+def _problems(label: Label, now: Standing) -> Iterator[Problem]:
     if now.whole:
-        yield from (Problem("not as built", f"{said.root}/{path}", f"it {what}") for path, what in now.lost.items())
+        yield from (Problem("not as built", f"{label.root}/{path}", f"it {what}") for path, what in now.lost.items())
     else:
         why = f"{counted(len(now.lost), 'file')} gone or changed: another vLLM is there now"
-        yield Problem("not as built", f"{said.root}/{said.dist_info}", why)
+        yield Problem("not as built", f"{label.root}/{label.dist_info}", why)
 
 
 class _NowhereError(Failure):
@@ -216,13 +216,13 @@ def _rows(overlays: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[R
         yield f"  {one['id']}", str(one["state"]), remark
 
 
-def _everything(said: Label, labels: Mapping[str, str]) -> Iterator[str]:
+def _everything(label: Label, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the labels and the files, one a line."""
     yield from (f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items()))
     for title, new in (("changed", False), ("added", True)):
-        files = [path for path, written in said.files.items() if (written.before is None) is new]
+        files = [path for path, written in label.files.items() if (written.before is None) is new]
         if files:
-            yield from (f"{title} in {said.root}:", *files)
+            yield from (f"{title} in {label.root}:", *files)
 
 
 @click.command("tag", epilog=examples("tag ghcr.io/me/vllm@sha256:... ghcr.io/me/vllm:v1"))

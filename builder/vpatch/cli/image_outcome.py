@@ -90,16 +90,16 @@ def of_test(image: str, tests: Sequence[Check]) -> str:
     return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
 
 
-def of_inspect(image: str, said: Label, now: Standing) -> str:
+def of_inspect(image: str, label: Label, now: Standing) -> str:
     """Return the outcome of showing an image."""
     if now.lost:
-        changed = f"{len(now.lost)} of {counted(len(said.files) + 1, 'file')} that the label lists"
+        changed = f"{len(now.lost)} of {counted(len(label.files) + 1, 'file')} that the label lists"
         build = command("build", "--base", image, "--tag", "NAME")
         return (
             f"The label is outdated: {changed} {is_are(len(now.lost))} gone or changed. Patch the image anew: {build}."
         )
-    applied = [one for one in said.overlays if one["state"] == State.APPLIED]
-    changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(said.files), 'file')} changed or added"
+    applied = [one for one in label.overlays if one["state"] == State.APPLIED]
+    changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(label.files), 'file')} changed or added"
     return f"{changed}. The files: {command('inspect', image, '-v')}. To test it: {command('test', image)}."
 
 

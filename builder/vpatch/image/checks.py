@@ -43,20 +43,20 @@ def failed(tests: Iterable[Check]) -> bool:
     return any(test.ok is False for test in tests)
 
 
-def check_files(files: Files, provenance: Label, installed: Sequence[Catalogued]) -> Iterator[Check]:
+def check_files(files: Files, label: Label, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
-    root = provenance.root.strip("/")
-    about = (root, provenance.dist_info, provenance.text)
+    root = label.root.strip("/")
+    about = (root, label.dist_info, label.text)
     for answer in check_tree(*about, files.read, files.names, refusal):
         yield Check(*answer)
-    probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
-    names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
+    probes = [probe for item in installed if item.id in label.applied for probe in item.overlay.probes]
+    names = (*(f"import {module}" for module in label.modules), *(f"probe {probe.name}" for probe in probes))
     yield from (Check(name, None, "needs a container") for name in ("interpreter", *names))
 
 
 def run_checks(
     runner: ScriptRunner,
-    provenance: Label,
+    label: Label,
     tests: frozenset[str],
     installed: Sequence[Catalogued],
     phase: Phase,
@@ -64,13 +64,13 @@ def run_checks(
     """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
     if tests:
         phase("testing: files")
-        yield from _check_files(runner, provenance)
+        yield from _check_files(runner, label)
     if "containers" in tests:
-        phase(f"testing: import of {len(provenance.modules)} modules")
+        phase(f"testing: import of {len(label.modules)} modules")
         script = guest.script("answer_imports", "loaded")
-        code, out, err = runner.run(script, [json.dumps(provenance.modules)], seconds=_TIMEOUT)
-        yield from import_outcomes(provenance.modules, code, out, err, _TIMEOUT)
-    for item in (item for item in installed if item.id in provenance.applied):
+        code, out, err = runner.run(script, [json.dumps(label.modules)], seconds=_TIMEOUT)
+        yield from import_outcomes(label.modules, code, out, err, _TIMEOUT)
+    for item in (item for item in installed if item.id in label.applied):
         for probe in item.overlay.probes:
             if ("gpus" if probe.gpu else "containers") in tests:
                 phase(f"testing: probe {probe.name}")
@@ -79,8 +79,8 @@ def run_checks(
                 yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
-def _check_files(runner: ScriptRunner, provenance: Label) -> Iterator[Check]:
-    question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
+def _check_files(runner: ScriptRunner, label: Label) -> Iterator[Check]:
+    question = {"root": label.root, "dist_info": label.dist_info, "provenance": label.text}
     code, out, err = runner.run(guest.check_script("answer_files"), [json.dumps(question)], seconds=_TIMEOUT)
     try:
         yield from [Check(*answer) for answer in parse_json(out.splitlines()[-1])]

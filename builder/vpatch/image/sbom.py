@@ -28,7 +28,7 @@ from vpatch.image.registry.reference import Reference, parse
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sbom_of(image: Base, provenance: Label, later: int | None = None) -> str:
+def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
     """Return the document as JSON, for an image with as many `later` layers, whose content it does not list.
 
     Raises:
@@ -48,25 +48,23 @@ def sbom_of(image: Base, provenance: Label, later: int | None = None) -> str:
     below = _container("base", _name(named), digest, published=bool(digest))
     if named.tag:
         below.properties.add(Property(name="vpatch:tag", value=named.tag))
-    vllm = Component(
-        name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)
-    )
-    patcher = _vpatch(provenance, "vpatch")
+    vllm = Component(name="vllm", version=label.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", label.vllm))
+    patcher = _vpatch(label, "vpatch")
     files = {
         path: Component(
             type=ComponentType.FILE,
-            name=f"{provenance.root}/{path}",
-            bom_ref=f"file:{provenance.root}/{path}",
+            name=f"{label.root}/{path}",
+            bom_ref=f"file:{label.root}/{path}",
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums],
         )
-        for path, sums in _sums(image, provenance).items()
+        for path, sums in _sums(image, label).items()
     }
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{whole.name}@{whole.version}"),
         metadata=BomMetaData(
             component=whole,
             timestamp=created,
-            tools=ToolRepository(components=[_vpatch(provenance, "tool")]),
+            tools=ToolRepository(components=[_vpatch(label, "tool")]),
         ),
         components=[below, vllm, patcher, *files.values()],
     )
@@ -80,7 +78,7 @@ def sbom_of(image: Base, provenance: Label, later: int | None = None) -> str:
                 properties=[Property(name=f"vpatch:{key}", value=one[key]) for key in ("state", "because")],
             ),
         )
-        for one in provenance.overlays
+        for one in label.overlays
     }
     applied = [(one, overlay) for one, overlay in overlays.values() if one["state"] == "applied"]
     edges = [_edges(whole, [below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
@@ -106,26 +104,26 @@ def _container(ref: str, name: str, version: str | None, *, published: bool) -> 
     return Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref=ref, purl=purl)
 
 
-def _vpatch(provenance: Label, ref: str) -> Component:
+def _vpatch(label: Label, ref: str) -> Component:
     """Return vpatch, which made the image and is not in it."""
     return Component(
         type=ComponentType.APPLICATION,
         name="vpatch",
-        version=provenance.vpatch,
+        version=label.vpatch,
         bom_ref=ref,
-        purl=PackageURL("pypi", None, "vpatch", provenance.vpatch),
+        purl=PackageURL("pypi", None, "vpatch", label.vpatch),
         scope=ComponentScope.EXCLUDED,
     )
 
 
-def _sums(image: Base, provenance: Label) -> dict[str, list[str]]:
+def _sums(image: Base, label: Label) -> dict[str, list[str]]:
     """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
-    found = {path: list(about.after) for path, about in provenance.files.items()}
+    found = {path: list(about.after) for path, about in label.files.items()}
     for path, sums in found.items():
         if not sums or not all(map(_SHA256.fullmatch, sums)):
             raise Failure(Problem("cannot read provenance", image.ref, f"files.{path}.after is no SHA-256"))
-    own = f"{provenance.dist_info}/{PROVENANCE}"
-    return {**found, own: [hashlib.sha256(provenance.text.encode()).hexdigest()]}
+    own = f"{label.dist_info}/{PROVENANCE}"
+    return {**found, own: [hashlib.sha256(label.text.encode()).hexdigest()]}
 
 
 def _label(image: Base, name: str) -> str:

@@ -25,10 +25,10 @@ class Standing:
     lost: Mapping[str, str]  # what became of each file that is not as vpatch left it: `is gone`, `is another`
     whole: bool  # whether vpatch's own note is there: without it, vLLM itself was replaced
 
-    def overlays(self, provenance: Label) -> list[dict[str, Any]]:
+    def overlays(self, label: Label) -> list[dict[str, Any]]:
         """Return the label's overlays; the state of those that do not hold is `unknown`."""
         found = []
-        for one in map(dict, provenance.overlays):
+        for one in map(dict, label.overlays):
             lost = [path for path in one["files"] if path in self.lost]
             if lost or not self.whole:
                 why = f"{lost[0]} {self.lost[lost[0]]}" if lost else "another vLLM is there now"
@@ -37,11 +37,11 @@ class Standing:
         return found
 
 
-def standing(files: Files, image: Base, provenance: Label) -> Standing:
+def standing(files: Files, image: Base, label: Label) -> Standing:
     """Compare the files of an image with its label."""
-    root, own = provenance.root.strip("/"), f"{provenance.dist_info}/{PROVENANCE}"
-    wanted = {path: set(about.after) for path, about in provenance.files.items()}
-    wanted[own] = {sha256(provenance.text.encode())}
+    root, own = label.root.strip("/"), f"{label.dist_info}/{PROVENANCE}"
+    wanted = {path: set(about.after) for path, about in label.files.items()}
+    wanted[own] = {sha256(label.text.encode())}
     lost = {}
     for path, hashes in wanted.items():
         at = f"{root}/{path}".strip("/")
@@ -51,10 +51,10 @@ def standing(files: Files, image: Base, provenance: Label) -> Standing:
     return Standing(_later(image.config), lost, own not in lost)
 
 
-def paths_of(provenance: Label) -> frozenset[str]:
+def paths_of(label: Label) -> frozenset[str]:
     """Return the paths that a label is about, in its image."""
-    files = (*provenance.files, f"{provenance.dist_info}/{PROVENANCE}")
-    return frozenset(f"{provenance.root}/{path}".strip("/") for path in files)
+    files = (*label.files, f"{label.dist_info}/{PROVENANCE}")
+    return frozenset(f"{label.root}/{path}".strip("/") for path in files)
 
 
 def _later(config: Mapping[str, Any]) -> int | None:
@@ -64,18 +64,18 @@ def _later(config: Mapping[str, Any]) -> int | None:
     return steps[::-1].index(STEP)
 
 
-def in_registry(image: RemoteImage, provenance: Label, watch: Watch) -> Standing:
+def in_registry(image: RemoteImage, label: Label, watch: Watch) -> Standing:
     """Look at an image in a registry, from its top layer down to where the last of the files is known."""
     from vpatch.image.registry.layers import LayeredFiles
 
-    paths, reading = paths_of(provenance), f"reading {image.ref}"
+    paths, reading = paths_of(label), f"reading {image.ref}"
     watch.phase(reading)
     files = LayeredFiles(image, lambda entry: entry.path in paths, progress=partial(watch.phase, reading))
     files.listed = paths
-    return standing(files, image.base, provenance)
+    return standing(files, image.base, label)
 
 
-def in_engine(image: Base, provenance: Label, watch: Watch) -> Standing:
+def in_engine(image: Base, label: Label, watch: Watch) -> Standing:
     """Look at an image in an engine, in containers that are not started."""
     from vpatch.image.engine import engine
     from vpatch.image.engine.containers import start_run
@@ -83,5 +83,5 @@ def in_engine(image: Base, provenance: Label, watch: Watch) -> Standing:
 
     watch.phase(f"reading {image.ref}")
     with engine() as client, start_run() as run, open_files(client, image.id, run.name) as files:
-        files.prefetch(paths_of(provenance))
-        return standing(files, image, provenance)
+        files.prefetch(paths_of(label))
+        return standing(files, image, label)

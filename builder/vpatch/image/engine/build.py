@@ -82,20 +82,20 @@ def retest(ref: str, tests: frozenset[str], watch: Watch) -> tuple[Base, tuple[C
     """Test an image that was patched before; `tests` are those of an `Order`."""
     with engine() as client, start_run() as run:
         base = resolve(client, ref, None, watch)
-        provenance = label_of(base)
-        watch.found(ref, provenance.vllm, provenance.vpatch)
+        label = label_of(base)
+        watch.found(ref, label.vllm, label.vpatch)
         if "gpus" in tests:
             watch.phase("looking for GPUs")
-            require_gpus(client, base.id, run.name, provenance.python)
+            require_gpus(client, base.id, run.name, label.python)
         return base, _test(client, base, base.id, run.name, tests, watch)
 
 
 def _test(
     client: DockerClient, image: Base, image_id: str, owner: str, tests: frozenset[str], watch: Watch
 ) -> tuple[Check, ...]:
-    provenance = label_of(image)
-    runner = ScriptRunner(client, image_id, provenance.python, owner)
-    return tuple(run_checks(runner, provenance, tests, discover(), watch.phase))
+    label = label_of(image)
+    runner = ScriptRunner(client, image_id, label.python, owner)
+    return tuple(run_checks(runner, label, tests, discover(), watch.phase))
 
 
 def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> tuple[str, str, bool]:
