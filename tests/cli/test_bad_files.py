@@ -14,7 +14,7 @@ from tests.tiers import deep
 
 
 def spoil(data: bytes) -> bytes:
-    """Give the file another encoding and CRLF, and no newline at the end; `core/test_workspace.py` has each alone."""
+    """Change the file's encoding and line ends, and drop its last newline. `core/test_workspace.py` does each alone."""
     text = b"# -*- coding: latin-1 -*-\n# \xe9\xff\n" + data.decode().encode("latin-1", "replace")
     return text.rstrip(b"\n").replace(b"\n", b"\r\n")
 

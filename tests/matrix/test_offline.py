@@ -57,7 +57,7 @@ def test_an_index_that_answers_is_believed(index: IndexServer, cache: Cache, mon
 
 
 def test_offline_without_a_listing(index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is damaged; or there is none, or one of another index."""
+    """The listing in the cache is damaged, belongs to another index, or is missing."""
     releases_of("vllm", [], cache)
     index.stop()
     with monkeypatch.context() as patched:

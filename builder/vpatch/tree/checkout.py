@@ -47,7 +47,7 @@ class Checkout:
     """A source checkout, a `vpatch.tree.apply.Snapshot`; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
-    change, and is never overwritten. Files are compared here and not by git, see `vpatch.tree.checkout`.
+    change, and is never overwritten. Files are compared here and not by git, see `plumbing`.
     """
 
     def __init__(self, tree: Tree, git: Git, git_dir: Path) -> None:
