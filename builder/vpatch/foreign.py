@@ -52,6 +52,26 @@ def opened_regular(path: str | os.PathLike[str]) -> Iterator[int]:
         raise
 
 
+def walk(
+    top: str | os.PathLike[str], *, topdown: bool = True, dir_fd: int | None = None
+) -> Iterator[tuple[str, list[str], list[str], int]]:
+    """Walk a folder as `os.fwalk` does, and follow no link; yield nothing if `top` is no folder.
+
+    `os.fwalk` opens `top` before it looks what it is, and would wait at a pipe.
+
+    Raises:
+        OSError: `top` leads to nothing, or a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    # A link is followed for its error alone: it may lead in a circle.
+    modes = [os.stat(top, dir_fd=dir_fd, follow_symlinks=follow).st_mode for follow in (True, False)]
+    if all(map(stat.S_ISDIR, modes)):
+        yield from os.fwalk(top, topdown=topdown, onerror=refuse, dir_fd=dir_fd)
+
+
 @contextmanager
 def descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
     """Open a file or folder during the block, with these flags; raises OSError."""

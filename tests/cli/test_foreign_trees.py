@@ -27,6 +27,7 @@ PLACES = (
     *(f"{INFO}/{name}" for name in ("RECORD", "METADATA", "direct_url.json")),
     *(f"{KEPT}/{name}" for name in ("provenance.json", "under-way.json", f"originals/{INFO}/RECORD")),
     *(f"{KEPT}/{name}" for name in (f"originals/{UPSTREAMS[0]}", "originals")),
+    *(KEPT, str(Path(COMPANION).parent)),
 )
 COMMANDS = ("status", "diff", "verify", "doctor", "apply", "revert")
 MEMORY, SECONDS, PATIENCE = 1 << 30, 20, 120  # of the processor, and on the clock
@@ -125,6 +126,8 @@ FIRST = [
     (UPSTREAMS[0], "pipe", "status"),
     (COMPANION, "sparse", "diff"),
     (TWIN, "pipe", "apply"),
+    (f"{KEPT}/originals", "pipe", "status"),
+    (str(Path(COMPANION).parent), "pipe", "revert"),
     (f"{INFO}/RECORD", "device", "verify"),
     (f"{INFO}/RECORD", "bare field", "verify"),
     (f"{INFO}/direct_url.json", "deep object", "doctor"),

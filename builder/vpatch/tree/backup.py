@@ -21,7 +21,7 @@ from pathlib import Path
 from vpatch import manifest
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Code, Failure, Problem, naming
-from vpatch.foreign import read_opened
+from vpatch.foreign import read_opened, walk
 from vpatch.manifest import Written, sha256
 from vpatch.settings import rfc3339, source_date_epoch
 from vpatch.tree.locate import Tree
@@ -163,14 +163,10 @@ def _json(document: Mapping[str, object]) -> bytes:
 
 def _contents(top: Path) -> dict[str, bytes]:
     """Read every file below a folder of vpatch's, by path; symbolic links are not followed."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
     found = {}
     with naming("cannot read", str(top)):
         try:
-            for at, folders, names, folder in os.fwalk(top, onerror=refuse):
+            for at, folders, names, folder in walk(top):
                 folders[:] = [name for name in folders if name != "__pycache__"]
                 for name in (name for name in names if not name.endswith(STAGED)):
                     if (content := _read(name, folder)) is not None:

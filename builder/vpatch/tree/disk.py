@@ -17,6 +17,7 @@ from stat import S_IMODE, S_ISDIR, S_ISREG
 from types import TracebackType
 from typing import Self
 
+from vpatch.foreign import walk
 from vpatch.tree.backup import STAGED
 
 # O_PATH needs no right to read: a parent such as /home/user may grant others only the right to pass.
@@ -69,12 +70,8 @@ class Folders:
 
     def walk(self, top: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str], int]]:
         """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed."""
-
-        def refuse(error: OSError) -> None:
-            raise error
-
         folder, name = self.place(top)
-        yield from os.fwalk(name, topdown=topdown, onerror=refuse, dir_fd=folder)
+        yield from walk(name, topdown=topdown, dir_fd=folder)
 
     def forget(self, folder: str) -> None:
         """Close a folder that was removed, so that a new one in its place is opened anew."""
