@@ -11,7 +11,6 @@ from vpatch.testing import Case, State
 from tests.overlays.tables import (
     CACHE,
     CACHE_TYPES,
-    WITHOUT_TURBOQUANT,
     Change,
     check_edited,
     check_result,
@@ -36,7 +35,7 @@ PASSES = "kv_cache_spec.head_size,\n                        cache_dtype_str=self
 GETS_MODE = "kv_quant_mode=quant_mode,\n                tq_slot"
 
 CASES = (
-    *WITHOUT_TURBOQUANT,
+    *on("<0.20", State.NOT_APPLICABLE, "lists no turboquant_*"),
     *on(">=0.20,<0.25", State.NOT_APPLICABLE, "cache_dtype_str=self.cache_config.cache_dtype)`"),
     *on(">=0.25,<0.27", State.PENDING, "5 changes"),
     *on(">=0.27", State.MERGED, "(vllm-project/vllm#50533): get_kv_quant_mode has"),
