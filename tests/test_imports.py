@@ -28,7 +28,7 @@ LEVELS = (
     ("tree", "release"),
     ("api",),
     ("image", "matrix", "plan", "testing", "doctor", "run"),
-    ("cli", "vpatch"),
+    ("calls", "cli", "vpatch"),
     ("__main__",),
 )
 # The same order inside `core`.
@@ -38,10 +38,12 @@ CORE = (
     ("nesting", "landing.flow"),
     ("landing.binding",),
     ("landing.definitions",),
-    ("marks", "parse"),
+    ("marks", "parse", "landing.interfaces"),
     ("select", "workspace"),
     ("overlay",),
-    ("landing.companions",),
+    ("calls", "landing.companions"),
+    ("landing.lookup",),
+    ("landing.fit",),
     ("edits", "predicates", "judge", "landing.check", "landing"),
     ("authoring", "engine", "catalogue"),
 )
@@ -61,6 +63,8 @@ PLAN = (
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
     "git": {"tree.checkout", "matrix.trees"},
+    "jedi": {"calls.resolve"},
+    "parso": {"calls.resolve"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
@@ -198,7 +202,7 @@ def test_an_extra_is_declared() -> None:
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
         names.get(re.split("[>=]", one)[0], one)
-        for name in ("fetch", "git", "image", "matrix", "plan")
+        for name in ("calls", "fetch", "git", "image", "matrix", "plan")
         for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)

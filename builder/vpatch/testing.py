@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import filecmp
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -22,11 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vpatch import locking
+from vpatch.core.calls import inserted_by
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
+from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay
 from vpatch.core.select import scopes
 from vpatch.core.syntax import fingerprint
-from vpatch.core.verdict import State
+from vpatch.core.verdict import State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.settings import cache_folder
 from vpatch.tree.apply import apply, revert
@@ -63,7 +66,8 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     """Run a case; return the tree's copy below `scratch`, with the overlay applied if it is pending.
 
     `check` asserts the state before, the expected result, the state after, that a second run writes nothing, that the
-    applied tree verifies, and that `revert` restores every byte. If the overlay is not pending, nothing may change.
+    applied tree verifies, and that `revert` restores every byte. If the overlay is not pending, nothing may change. If
+    it is, `python -m vpatch.calls` must have recorded what its code takes from vLLM, and nothing of it may be new here.
 
     Args:
         case: the case.
@@ -97,6 +101,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     _hold(bool(changed) == (case.before is State.PENDING), f"{case.before}, and yet it wrote {changed}")
     _hold(bool(changed) or not _differences(root, pristine), "it says that it wrote nothing, and it did")
     if changed:
+        _hold_recorded(chosen[0], found)
         _hold(after.state is State.APPLIED, f"{overlay} is {after.state} after it was applied")
         for file, text in case.result.items():
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
@@ -110,6 +115,27 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
         _hold(not (left := _differences(root, pristine)), f"revert left {left}")
         return applied
     return root
+
+
+def digests(overlay: Overlay) -> dict[str, str]:
+    """Return a digest of each piece of an overlay's code, by its key in a list of calls."""
+    edits: dict[str, dict[Edit, None]] = {}
+    for part in overlay.parts:
+        for shape in part.shapes:
+            for edit in shape.edits:
+                key = edit.file if edit.file.startswith(COMPANIONS) else inserted_by(part.name, shape.name)
+                edits.setdefault(key, {})[edit] = None
+    return {key: hashlib.sha256(repr([*each]).encode()).hexdigest()[:8] for key, each in edits.items()}
+
+
+def _hold_recorded(item: Catalogued, found: Verdict) -> None:
+    """Hold that the list of what an overlay takes from vLLM is that of its code."""
+    recorded = item.calls.code if item.calls else {}
+    now = digests(item.overlay)
+    old = [key for key, taken in recorded.items() if taken.digest != now.get(key)]
+    notes = [note for part in found.parts for note in part.notes if "recorded" in note]
+    again = f"run `python -m vpatch.calls {item.id} --release RELEASE ...`"
+    _hold(not (old or notes), f"its list of calls is not that of its code ({', '.join([*old, *notes])}): {again}")
 
 
 def release(version: str, folder: Path | None = None) -> Path:

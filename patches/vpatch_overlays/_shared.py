@@ -41,12 +41,8 @@ no_turboquant = (~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*
     "this vLLM has no TurboQuant KV cache"
 )
 
-# Companions of several overlays read these attributes of a metadata builder, which its base class sets.
-backend = File("vllm/v1/attention/backend.py")
-builder_base = backend.sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")
-
 # Every shape with `refusal` requires this: without the attribute, the refusal would assume no speculation.
-knows_speculation = builder_base & File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
+knows_speculation = File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
 
 refusal = (
     Companion(f"{COMPANIONS}.turboquant_speculation").import_into(attention, "refuse_wrong_attention"),

@@ -53,9 +53,6 @@ QWEN3_NEXT = (
 NAMES = ("ct_fp8_lm_head", "ct_fp8_lm_head_weights", "ct_fp8_lm_head_models")
 dispatching, weights, building = (Companion(f"{shared.COMPANIONS}.{name}", along=NAMES) for name in NAMES)
 
-# Attributes that describe how a vocabulary is split among ranks.
-SHARD = ("self._get_indices", "self.embedding_dim", "self.num_embeddings", "self.org_vocab_size", "self.tp_size")
-
 Links: TypeAlias = tuple[str, ...]
 
 DISPATCHED = ("vllm-project/vllm#37291",)
@@ -124,23 +121,24 @@ def passes_config(name: str, models: tuple[Block, ...], upstream: Links = ()) ->
     """Make a part that passes the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     passed = All(tuple(model.contains("ParallelLMHead(..., quant_config=..., prefix=...)") for model in models))
-    add = [model.add_keyword(call, "quant_config=self.quant_config", uses=("self.quant_config",)) for model in models]
+    add = [model.add_keyword(call, "quant_config=self.quant_config") for model in models]
     return part(name, add, merged=passed, upstream=upstream)
 
 
 def leaves_tied_head(anchor: str) -> Edits:
     """Leave a tied head unquantized, before the statement `anchor` of `ParallelLMHead.tie_weights`."""
-    leave = tie_weights.insert_before(anchor, "leave_tied(self, embed_tokens)", uses=SHARD)
+    leave = tie_weights.insert_before(anchor, "leave_tied(self, embed_tokens)")
     return leave, building.import_into(vocab, "leave_tied")
 
 
 def leaves_tied_targets(models: tuple[Block, ...]) -> Edits:
     """Record that the embeddings of a tied model serve as its head, if the model builds no head."""
-    target = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
+    target = (
+        'leave_tied_target(self.quant_config, maybe_prefix(prefix=prefix, name="lm_head"), self.model.embed_tokens)'
+    )
     tied = [model.within("if get_pp_group().is_last_rank", "if config.tie_word_embeddings") for model in models]
-    anchor, uses = "self.lm_head = self.model.embed_tokens", ("self.model", "self.quant_config")
     return (
-        [block.insert_before(anchor, target, uses=uses) for block in tied],
+        [block.insert_before("self.lm_head = self.model.embed_tokens", target) for block in tied],
         [building.import_into(File(model.path), "leave_tied_target") for model in models],
     )
 
@@ -149,7 +147,7 @@ def compares_types(path: str) -> Edits:
     """Compare the heads of target and draft only if their weights have one dtype."""
     types = "target_language_model.lm_head.weight.dtype == self.model.lm_head.weight.dtype"
     share = File(path).function("SpecDecodeBaseProposer._maybe_share_lm_head")
-    return share.replace_expression(SHARED, f"({types} and {SHARED})", uses=("self.model",))
+    return share.replace_expression(SHARED, f"({types} and {SHARED})")
 
 
 def needed(use: Use) -> Need:
@@ -188,7 +186,6 @@ overlay = Overlay(
             get_method.insert_before(
                 "if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
                 DISPATCH,
-                uses=("self.get_scheme", "self.get_scheme_dict"),
             ),
             dispatching.import_into(compressed_tensors, "head_method"),
             when=~(get_method.contains("ParallelLMHead") | get_method.contains("VocabParallelEmbedding")),
@@ -197,11 +194,7 @@ overlay = Overlay(
         ),
         part(
             "target-names",
-            get_scheme.insert_before(
-                IGNORED,
-                "layer_name = name_in_config(layer, layer_name, self)",
-                uses=("self.ignore", "self.target_scheme_map"),
-            ),
+            get_scheme.insert_before(IGNORED, "layer_name = name_in_config(layer, layer_name, self)"),
             dispatching.import_into(compressed_tensors, "name_in_config"),
         ),
         part(
@@ -220,9 +213,7 @@ overlay = Overlay(
         passes_config("qwen3-next", QWEN3_NEXT),
         part(
             "block-scales",
-            init.insert_after(
-                "self.quant_method: QuantizeMethodBase = quant_method", "pad_to_blocks(self)", uses=SHARD
-            ),
+            init.insert_after("self.quant_method: QuantizeMethodBase = quant_method", "pad_to_blocks(self)"),
             load.insert_after('packed_dim = getattr(param, "packed_dim", None)', LOAD_FP8),
             weights.import_into(vocab, "load as load_fp8_head", "pad_to_blocks"),
             merged=load.contains("BlockQuantScaleParameter") | load.contains("self.weight_block_size"),
@@ -238,11 +229,7 @@ overlay = Overlay(
         ),
         part(
             "geometry",
-            init.insert_after(
-                "self.embedding_dim = embedding_dim",
-                "set_geometry(self, prefix)",
-                uses=("self.embedding_dim", "self.tp_size"),
-            ),
+            init.insert_after("self.embedding_dim = embedding_dim", "set_geometry(self, prefix)"),
             head_init.insert_before("super().__init__(...)", "self.has_bias = bias"),
             weights.import_into(vocab, "set_geometry"),
             when=~init.contains("self.output_partition_sizes"),

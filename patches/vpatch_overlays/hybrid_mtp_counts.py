@@ -111,16 +111,15 @@ def needed(use: Use) -> Need:
     return shared.not_speculating_hybrid(use) or Need(needed=True, because=because)
 
 
-def wait_first(condition: str, *uses: str) -> Edits:
+def wait_first(condition: str) -> Edits:
     """Wait for the copy right before the first row moves."""
     wait = f"# The rows that move are those that this copy writes.\nif {condition}:\n    {WAIT}"
-    return update_states.insert_before(FIRST_MOVE, wait, uses=("self.num_accepted_tokens_event", *uses))
+    return update_states.insert_before(FIRST_MOVE, wait)
 
 
 def read_row_by_row(condition: str) -> Edits:
     """Read the counts as the rows have them."""
-    uses = ("self.input_batch", "self.num_accepted_tokens")
-    return prepare_inputs.within(f"if {condition}").replace_statements(WAIT_AND_MAP, READ, uses=uses)
+    return prepare_inputs.within(f"if {condition}").replace_statements(WAIT_AND_MAP, READ)
 
 
 overlay = Overlay(
@@ -148,7 +147,7 @@ overlay = Overlay(
                 "0.24": Shape(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
                     edits=[
-                        wait_first(READS_ON_CPU, "self.use_async_scheduling", "self.cache_config"),
+                        wait_first(READS_ON_CPU),
                         read_row_by_row("needs_cpu_accepted_counts"),
                     ],
                 ),

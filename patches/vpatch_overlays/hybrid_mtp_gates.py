@@ -54,10 +54,9 @@ else:
 def sorted_gates(core: Block) -> Shape:
     """Return the shape of a layer that sorts everything but the gates."""
     gates = (SORTED.format(gate) for gate in "ab")
-    own = ("self.A_log", "self.dt_bias")
     return Shape(
         when=core.contains(SORTS),
-        edits=core.replace_expression(VERIFY.format("a", "b"), VERIFY.format(*gates), uses=own),
+        edits=core.replace_expression(VERIFY.format("a", "b"), VERIFY.format(*gates)),
     )
 
 

@@ -52,7 +52,6 @@ LACKING = (
 
 claims_nothing = claim.contains(UNCLAIMED) | claim_before_0_19.contains(UNCLAIMED_BEFORE_0_19)
 ships = sources.has("sm120_*")
-has_module = File("vllm/utils/import_utils.py").defines("_has_module")  # the companion calls it
 cannot_tell = ~sources.exists & claim.contains(CLAIMED)
 
 
@@ -93,7 +92,7 @@ overlay = Overlay(
             | cannot_tell.means("not applied: no DeepGEMM folder here"),
             shapes={
                 "0.24": Shape(
-                    when=sources.exists & ~ships & has_module,
+                    when=sources.exists & ~ships,
                     edits=[
                         claim.replace_statements(CLAIMED, ASKING),
                         helper.import_into(cuda, "has_sm120_sources"),

@@ -25,20 +25,18 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 `VPATCH_TQ_DECODE_LAUNCHES` names.
 """
 
-from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
+from vpatch import AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import (
     arg_utils,
     attention,
-    backend,
     build,
     builder,
     create_engine_config,
     decode,
     forward,
     impl_init,
-    metadata,
     not_reserved_by_upstream,
     reserve_workspace,
     reserved_by_upstream,
@@ -50,7 +48,6 @@ storing = File("vllm/v1/attention/ops/triton_turboquant_store.py")
 store = storing.function("triton_turboquant_store")
 warmup = File("vllm/model_executor/warmup/kernel_warmup.py")
 kernel_warmup = warmup.function("kernel_warmup")
-threshold = backend.function("AttentionMetadataBuilder._init_reorder_batch_threshold")
 on_device = attention.function("TurboQuantAttentionImpl._ensure_on_device")
 planned = File("vllm/v1/attention/backends/flash_attn.py").function("_get_sliding_window_configs")
 
@@ -89,18 +86,8 @@ x_hat = k_flat / (norms + 1e-8)
 y = x_hat @ PiT
 """
 
-# What the kernels and the warm-up take for granted.
+# What the kernels take for granted.
 rotates_by_hadamard = on_device.contains("H = _build_hadamard(D, str(device))\nlayer._tq_PiT = H\nlayer._tq_Pi = H")
-described = All(
-    tuple(
-        metadata.contains(field)
-        for field in (
-            *("seq_lens: torch.Tensor", "slot_mapping: torch.Tensor", "block_table: torch.Tensor"),
-            *("query_start_loc: torch.Tensor", "num_actual_tokens: int = 0", "max_query_len: int = 0"),
-            *("max_seq_len: int = 0", "is_prefill: bool = False"),
-        )
-    )
-)
 
 # Flash attention 3 plans its work by the layers that it attends to, which must not be TurboQuant's.
 passes_over_others = AnyOf(
@@ -118,7 +105,6 @@ sized = (
     impl_init.insert_before(
         "cfg = self.tq_config",
         "self._decode_need = need_of_layer(self)",
-        uses=("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
     ),
     decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(
@@ -132,7 +118,9 @@ THRESHOLD = '''
 def _init_reorder_batch_threshold(self, reorder_batch_threshold=1, supports_spec_as_decode=False, **options) -> None:
     """Take steps that verify drafts for decode steps, if the decode kernels do."""
     decodes = supports_spec_as_decode or verifies(self.vllm_config)
-    super()._init_reorder_batch_threshold(reorder_batch_threshold, decodes, **options)
+    super()._init_reorder_batch_threshold(
+        reorder_batch_threshold=reorder_batch_threshold, supports_spec_as_decode=decodes, **options
+    )
 '''
 drafted = (
     builder.add_function(THRESHOLD),
@@ -143,18 +131,14 @@ drafted = (
     decode.insert_before(
         "mid_o_buf = output_buf = lse_buf = None",
         "attn_metadata = with_rows(self, query, kv_cache, attn_metadata)",
-        uses=("self.tq_config",),
     ),
     drafts.import_into(attention, "verifies, with_rows"),
 )
 by_threshold = build.contains("split_decodes_and_prefills(cam, decode_threshold=self.reorder_batch_threshold)")
-inherited = threshold.takes("reorder_batch_threshold") & threshold.takes("supports_spec_as_decode")
 has_splits = decode.contains(OWN_SPLITS)
 own_buffers = (~decode.contains("current_workspace_manager()")).means(
     "this vLLM lets each layer have buffers of its own"
 )
-on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder", "device")
-
 
 HOPPER, OLDEST = 9, (8, 0)  # compute capabilities: the one that was measured, and the least that the kernels take
 MEASURED = (
@@ -196,7 +180,7 @@ overlay = Overlay(
             absent=shared.no_turboquant,
             shapes={
                 "0.20": Shape(
-                    when=rotates_by_hadamard & described & kernel_warmup.takes_first("worker"),
+                    when=rotates_by_hadamard,
                     edits=[
                         launch.insert_before("B, Hq, D = query.shape", DISPATCH),
                         dispatch.import_into(launcher, "decode_if_supported"),
@@ -221,7 +205,7 @@ overlay = Overlay(
             | not_reserved_by_upstream.means("this vLLM reserves no workspace for decode steps"),
             shapes={
                 "0.24": Shape(
-                    when=reserved_by_upstream & on_device_by_base,
+                    when=reserved_by_upstream,
                     edits=reserve_workspace.insert_after(
                         TO_RESERVE, "max_num_splits = splits_to_reserve(self, max_num_splits)"
                     ),
@@ -231,9 +215,7 @@ overlay = Overlay(
         Part(
             "drafts",
             absent=shared.no_turboquant | own_buffers,
-            shapes={
-                "0.21": Shape(when=has_splits & by_threshold & inherited & shared.knows_speculation, edits=drafted)
-            },
+            shapes={"0.21": Shape(when=has_splits & by_threshold & shared.knows_speculation, edits=drafted)},
         ),
         Part(
             "flash-attention",

@@ -34,10 +34,9 @@ would be wrong. With this overlay they refuse nothing.
 from vpatch import Companion, Edits, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, backend, build, builder, forward, metadata, prefill, runner
+from vpatch_overlays._shared import attention, build, builder, forward, metadata, prefill, runner
 
-base_support = backend.function("AttentionMetadataBuilder.get_cudagraph_support")
-common = backend.class_("CommonAttentionMetadata")
+common = File("vllm/v1/attention/backend.py").class_("CommonAttentionMetadata")
 compilation = File("vllm/config/compilation.py")
 resolve = compilation.function("CompilationConfig.resolve_cudagraph_mode_and_sizes")
 settle = runner.function("GPUModelRunner._check_and_update_cudagraph_mode")
@@ -58,7 +57,7 @@ and uniform_decode_query_len > 1
 and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value
 """
 # vLLM lowers the mode of a model by what its backends support, and the V1 and the V2 model runner ask the builder.
-lowers = base_support.takes("vllm_config") & base_support.takes("kv_cache_spec") & resolve.contains(f"({LOWERED})")
+lowers = resolve.contains(f"({LOWERED})")
 
 # The V2 runner prepares its graphs in another way (vllm-project/vllm#45953).
 ROUNDED = """
@@ -95,10 +94,10 @@ no_ultraquant = (~File("vllm/config/cache.py").lists("CacheDType", "ultraquant_*
 LONGEST_OF_ULTRAQUANT = f"{LONGEST} and D <= _CK_MAX_HEAD_DIM"
 
 
-def rounds(*arguments: str) -> Edits:
+def rounds(**arguments: str) -> Edits:
     """Round the sizes of CUDA graphs on the V1 runner, where vLLM has not."""
-    uses = ("self.compilation_config", *(".".join(argument.split(".")[:2]) for argument in arguments))
-    return settle.insert_after(RESOLVED, ROUND.format(", ".join(arguments)), uses=uses)
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return settle.insert_after(RESOLVED, ROUND.format(given))
 
 
 def looks_at_each(last: str) -> Shape:
@@ -167,8 +166,11 @@ overlay = Overlay(
             upstream=("vllm-project/vllm#46324",),
             absent=shared.no_turboquant,
             shapes={
-                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=rounds(QUERY_LEN)),
-                "0.20": Shape(when=only_full & by_tensor_parallel, edits=rounds(QUERY_LEN, TENSOR_PARALLEL)),
+                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=rounds(uniform_decode_query_len=QUERY_LEN)),
+                "0.20": Shape(
+                    when=only_full & by_tensor_parallel,
+                    edits=rounds(uniform_decode_query_len=QUERY_LEN, tensor_parallel_size=TENSOR_PARALLEL),
+                ),
             },
         ),
         Part(

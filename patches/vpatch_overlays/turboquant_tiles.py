@@ -16,12 +16,11 @@ With dual batch overlap the V1 runner profiles half a batch at a time, and so ha
 that vLLM stored before (`VLLM_ENABLE_STARTUP_PLAN`, from 0.26 on) does not count it: delete the plan after `apply`.
 """
 
-from vpatch import All, Companion, File, Need, Overlay, Part, Shape, Use, probe
+from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import (
     attention,
-    backend,
     continuation,
     forward,
     impl_init,
@@ -30,8 +29,6 @@ from vpatch_overlays._shared import (
     reserved_by_upstream,
 )
 
-dequantize = File("vllm/v1/attention/ops/triton_turboquant_decode.py").function("_tq_full_dequant_kv")
-merge = File("vllm/v1/attention/ops/merge_attn_states.py").function("merge_attn_states")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_tiles")
 
 # An empty cache marks the profiling pass by which vLLM sizes the cache. Layers that use another's cache have no key.
@@ -64,28 +61,13 @@ tiles = (
     forward.insert_before(
         "if attn_metadata is None:\n    return output.fill_(0)",
         COUNTED,
-        uses=(
-            *("self._decode_attention", "self._ensure_on_device", "self._prefill_attention"),
-            *("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
-        ),
     ),
     continuation.insert_before(
         "q_len, Hq, D = query.shape",
         TILED,
-        uses=("self._mse_bytes", "self._val_data_bytes", "self.fa_version", "self.scale", "self.tq_config"),
     ),
     helper.import_into(attention, "Limits, all_in_tiles, continue_in_tiles, in_tiles, rehearse"),
 )
-
-# Parameters that the companion module passes by name.
-calls = All(
-    (
-        *map(dequantize.takes, ("K_out_ptr", "V_out_ptr", "NORM_CORRECTION", "FP8_E4B15")),
-        *map(merge.takes, ("prefix_lse", "suffix_lse", "output_lse")),
-    )
-)
-
-layers_by_base = backend.sets("AttentionMetadataBuilder", "layer_names", "vllm_config")
 
 
 def needed(use: Use) -> Need:
@@ -116,14 +98,14 @@ overlay = Overlay(
             "tiles",
             merged=continuation.contains("merge_attn_states(...)"),
             absent=shared.no_turboquant,
-            shapes={"0.20": Shape(when=calls, edits=tiles)},
+            shapes={"0.20": tiles},
         ),
         Part(
             "reservation",
             absent=shared.no_turboquant | not_reserved_by_upstream.means("this vLLM reserves no workspace for prompts"),
             shapes={
                 "0.24": Shape(
-                    when=reserved_by_upstream & layers_by_base,
+                    when=reserved_by_upstream,
                     edits=reserve_workspace.insert_before(UPSTREAMS_GATE, NOT_IN_THE_WORKSPACE),
                 ),
             },

@@ -121,7 +121,7 @@ overlay = Overlay(
                     ],
                 ),
                 "0.20": Shape(
-                    when=nothing_reserved & shared.builder_base,
+                    when=nothing_reserved,
                     edits=[reservation, continuation.replace_statements(GROWTH, INTO_SCRATCH)],
                 ),
             },

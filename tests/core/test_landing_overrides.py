@@ -185,4 +185,4 @@ def test_an_unknown_class_decorator_is_noted() -> None:
     (found,) = make(module(source), overlay(HELP, CALL)).after
 
     assert found.state is State.APPLIED
-    assert found.parts[0].notes == (f"{FILE}: class A is decorated by `@changes(x)`",)
+    assert found.parts[0].notes[0] == f"{FILE}: class A is decorated by `@changes(x)`"

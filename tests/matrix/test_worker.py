@@ -169,7 +169,8 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
 
 
 def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
-    cells, both = work(files(slim, "0.20.2"), IDS, IDS[:1], IDS)
+    result = work(files(slim, "0.20.2"), IDS, IDS[:1], IDS)
+    cells, both = result.cells, result.together
 
     states = {name: cell.verdict.state for name, cell in cells.items()}
     assert states == {name: fact(name, "0.20.2") for name in IDS[:1]}

@@ -24,7 +24,11 @@ def test_a_config_may_name_a_head_by_another_prefix(prefix: str, names: tuple[st
     assert spellings(prefix) == names
 
 
-def shards(rows: int, own: int, _total: int, vocab: int, rank: int, ranks: int) -> Any:
+def shards(
+    vocab_size_padded: int, org_vocab_size_padded: int, vocab_size: int, org_vocab_size: int, tp_rank: int, tp_size: int
+) -> Any:
+    """Split a vocabulary as vLLM's `_get_indices`."""
+    own, vocab, rank, ranks = org_vocab_size_padded, org_vocab_size, tp_rank, tp_size
     share = own // ranks
     return SimpleNamespace(
         padded_org_vocab_start_index=rank * share,

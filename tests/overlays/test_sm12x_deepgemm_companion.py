@@ -14,9 +14,9 @@ from vpatch_overlays.companions.sm12x_deepgemm import SOURCES, has_sm120_sources
 HAS_MODULE = """
 import importlib
 
-def _has_module(name):
+def _has_module(module_name):
     try:
-        importlib.import_module(name)
+        importlib.import_module(module_name)
     except Exception:
         return False
     return True

@@ -14,16 +14,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from vpatch import AddFile
 from vpatch.core.catalogue import discover
 from vpatch.core.marks import lines_marked
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.verdict import Changeset
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
-from tests.overlays.test_uses import Function, codes, companions, read_from
 from tests.releases import RELEASES, tree_of
 from tests.tiers import sampled
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def companions(item: Catalogued) -> dict[str, Function]:
+    """Map the functions of an overlay's companion modules by name."""
+    texts = {e.text for part in item.overlay.parts for s in part.shapes for e in s.edits if isinstance(e, AddFile)}
+    trees = [ast.parse(text) for text in texts]
+    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, Function)}
+
+
+def read_from(name: str, node: ast.AST, known: dict[str, Function], seen: frozenset[str]) -> Iterator[str]:
+    """Yield the attributes that code reads from the object `name`, also in functions that receive the object."""
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Attribute(value=ast.Name(id=owner), attr=attr, ctx=ast.Load()) if owner == name:
+                yield attr
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=args) if called in known:
+                function = known[called]
+                parameters = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+                if parameters[:1] == ["cls"]:
+                    parameters = parameters[1:]
+                for parameter, arg in zip(parameters, args, strict=False):
+                    if isinstance(arg, ast.Name) and arg.id == name and called not in seen:
+                        yield from read_from(parameter, function, known, seen | {called})
+
+
+def codes(edit: Edit) -> Iterator[str]:
+    for field in ("new", "keyword"):
+        if code := getattr(edit, field, ""):
+            yield f"f({code})" if field == "keyword" else code
+
 
 OWN_COPIES: Mapping[str, str] = {
     "DraftModelProposer._maybe_share_lm_head": "it shares no head",

@@ -91,7 +91,7 @@ def config(*layers: Layer, speculation: Any = None, ranks: int = 1, max_num_seqs
         parallel_config=SimpleNamespace(decode_context_parallel_size=ranks),
         scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs),
         model_config=SimpleNamespace(
-            max_model_len=65_536, dtype="bfloat16", get_num_attention_heads=lambda _parallel: 32
+            max_model_len=65_536, dtype="bfloat16", get_num_attention_heads=lambda parallel_config: 32
         ),
     )
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import COMPANIONS
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure
 from vpatch.guest.check import faults
@@ -27,7 +30,7 @@ from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import Contents, Trees, contents_of, environment, unchanged
-from tests.hybrid import UPSTREAMS
+from tests.hybrid import HYBRID
 
 INFO = "vllm-1.0.dist-info"
 NOBODY = 65534
@@ -294,7 +297,8 @@ def mounted(source: str | Path, at: Path, *options: str) -> Iterator[None]:
         subprocess.run(["umount", at], check=True)
 
 
-IN_GIT = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *UPSTREAMS)
+_FILES = Engine(select(discover(), [HYBRID])).files
+IN_GIT = ("vllm/__init__.py", *(file for file in _FILES if not file.startswith(COMPANIONS)))
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -309,7 +313,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
     root = tmp_path_factory.mktemp("upstream")
     git(root, "init", "-q")
     for version in ("0.21.0", "0.20.2"):
-        for file in IN_GIT:
+        for file in (file for file in IN_GIT if (pristine(version) / file).is_file()):
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(pristine(version) / file, root / file)
         (root / ".gitignore").write_text("__pycache__/\n*.pyc\n")

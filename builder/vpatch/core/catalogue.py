@@ -16,6 +16,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from vpatch.core import calls
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.errors import Problem, UnknownName, closest, raise_all
@@ -141,7 +142,26 @@ def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
     name = module.__name__.rpartition(".")[2].replace("_", "-")
     if marked_by(mark(name)) != [name]:
         raise ValueError(f"its id would be {name!r}: name the module in lower case, with single underscores")
-    return Catalogued(name, overlay, str(module.__doc__ or "").strip(), point)
+    why = str(module.__doc__ or "").strip()
+    return Catalogued(name, overlay, why, point, module.__file__ or "", _calls_of(module))
+
+
+def _calls_of(module: ModuleType) -> calls.Calls | None:
+    """Read what an overlay's code takes from vLLM; None if there is no list.
+
+    Raises:
+        ValueError: the list is damaged, or a newer vpatch wrote it.
+    """
+    file = calls.file_of(module.__file__ or "")
+    loader: Any = module.__loader__
+    try:
+        data = loader.get_data(file)
+    except (OSError, AttributeError):  # there is no such file, or nothing can read one beside the module
+        return None
+    try:
+        return calls.parse(data)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def select(installed: tuple[Catalogued, ...], ids: Iterable[str] | None = None) -> tuple[Catalogued, ...]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
+from vpatch.core.calls import Calls
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
+from vpatch.core.landing.fit import fit
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.parse import ParsedModules
 from vpatch.core.select import inside
 from vpatch.core.verdict import Changeset, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
-from vpatch.errors import Problem
+from vpatch.errors import Problem, raise_all
 
 Read = Callable[[str], bytes | None]
 """Returns the bytes of a file of a tree by its POSIX path, None if the tree lacks it.
@@ -26,12 +28,21 @@ _Part = tuple[str, str]
 """The ids of an overlay and of a part of it."""
 
 
+@dataclass(frozen=True)
+class _Landed:
+    """Code that was checked where it landed, without a problem."""
+
+    before: object  # its files before the edits
+    notes: dict[str, tuple[str, ...]]  # by part
+    read: Mapping[str, bytes | None]  # other files that the check read
+
+
 class Engine:
     """Judges trees by a fixed set of overlays, and parses equal bytes of a file once."""
 
     def __init__(self, overlays: Iterable[Catalogued]) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
-        self._landed: dict[object, tuple[object, dict[str, tuple[str, ...]]]] = {}
+        self._landed: dict[object, _Landed] = {}
 
     # Parsing the overlays' own code imports libcst, which a `revert` of everything can do without.
     @cached_property
@@ -43,6 +54,8 @@ class Engine:
             asked = (p.reach for p in (part.merged, part.absent, *(shape.when for shape in part.shapes)) if p)
             for file, scope in (where for reach in (*edits, *asked) for where in reach):
                 found.setdefault(file, set()).update({scope} if scope is not None else ())
+        for file in (file for item in self.overlays if item.calls for file in item.calls.files):
+            found.setdefault(file, set())
         return {file: frozenset(scopes) for file, scopes in found.items()}
 
     @cached_property
@@ -90,6 +103,23 @@ class Engine:
             return Changeset(before, before, {}, broken)
         raise RuntimeError("\n".join(map(str, broken)))
 
+    def landed(self, read: Read) -> tuple[Workspace, dict[tuple[str, str, str], check.Findings]]:
+        """Apply the pending overlays in memory; return the files, and the findings by overlay, part and shape.
+
+        Where their code lands is not checked.
+
+        Raises:
+            Failure: an overlay is drifted or in conflict, or an edit or a predicate raised an exception.
+        """
+        files = Workspace(read, self._cache)
+        judged = self._edited(files, self.overlays)
+        raise_all([problem for one in judged for problem in one.verdict.problems])
+        found = {}
+        for one in judged:
+            shapes = _shapes(one)
+            found.update({(one.verdict.id, name, shapes[name]): pairs for name, pairs in _landed(one, files)})
+        return files, found
+
     def fitting(self, read: Read, before: Iterable[Verdict], without: Collection[str] = ()) -> tuple[str, ...]:
         """Return the ids of pending overlays that can be applied if the others are left out.
 
@@ -115,16 +145,12 @@ class Engine:
     def _status(self, files: Workspace, overlays: Iterable[Catalogued] | None) -> tuple[Verdict, ...]:
         """Judge the overlays, apply the pending ones to `files`, and check their code there."""
         chosen = self.overlays if overlays is None else sorted(overlays, key=lambda item: item.id)
-        judged = [judge(item, files) for item in chosen]
-        conflicts = _conflicts(judged)
-        judged = [_with_problems(one, conflicts, State.CONFLICT) for one in judged]
-        for one in judged:
-            if one.verdict.state is State.PENDING:
-                _apply(one, files)
+        judged = self._edited(files, chosen)
+        items = {item.id: item for item in chosen}
         wrong: dict[_Part, list[Problem]] = {}
         notes: dict[_Part, tuple[str, ...]] = {}
         for one in judged:
-            problems, remarks = self._landing(one, files)
+            problems, remarks = self._landing(one, items[one.verdict.id].calls, files)
             wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
             notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
         verdicts = [_with_problems(one, wrong, State.DRIFTED).verdict for one in judged]
@@ -133,25 +159,47 @@ class Engine:
             for one in verdicts
         )
 
+    def _edited(self, files: Workspace, overlays: Sequence[Catalogued]) -> list[Judgement]:
+        """Judge the overlays, and apply the pending ones to `files`."""
+        judged = [judge(item, files) for item in overlays]
+        conflicts = _conflicts(judged)
+        judged = [_with_problems(one, conflicts, State.CONFLICT) for one in judged]
+        for one in judged:
+            if one.verdict.state is State.PENDING:
+                _apply(one, files)
+        return judged
+
     def _landing(
-        self, judgement: Judgement, files: Workspace
+        self, judgement: Judgement, calls: Calls | None, files: Workspace
     ) -> tuple[dict[str, list[Problem]], dict[str, tuple[str, ...]]]:
         """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
         added = (file for file in self.files if file.startswith(COMPANIONS))  # inserted code may import from them
-        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *added)))
+        called = calls.files if calls and found else ()
+        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *added, *called)))
         now, before = tuple(map(files.read, names)), tuple(map(files.original, names))
         key = (tuple(pairs), now)
         known = self._landed.get(key)
         # What the code around lost is seen against the file before; there is nothing to lose where nothing changes.
-        if known and before in (now, known[0]):
-            return {}, known[1]
+        if known and before in (now, known.before) and all(files.read(f) == data for f, data in known.read.items()):
+            return {}, known.notes
         opened = check.opened(pairs, files)
-        problems = {part: check.problems(findings, opened, files) for part, findings in found.items()}
-        notes = {part: tuple(check.notes(findings, opened)) for part, findings in found.items()}
+        shapes = _shapes(judgement)
+        proved = calls is not None and calls.proved(files.original)
+        with blaming(judgement.verdict.id, calls):
+            fits = {p: fit(calls, p, shapes[p], pairs, files, proved=proved) for p, pairs in found.items()}
+        problems = {
+            part: [*check.problems(findings, opened, files), *fits[part].problems] for part, findings in found.items()
+        }
+        said: set[str] = set()  # parts that share a companion would say the same
+        notes = {}
+        for part, findings in found.items():
+            notes[part] = tuple(n for n in (*check.notes(findings, opened), *fits[part].notes) if n not in said)
+            said.update(notes[part])
         if not any(problems.values()):
-            self._landed[key] = (before, notes)
+            beyond = frozenset().union(*(each.read for each in fits.values())) - {*names}
+            self._landed[key] = _Landed(before, notes, {file: files.read(file) for file in beyond})
         return problems, notes
 
 
@@ -205,6 +253,11 @@ def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check
     for part in judgement.parts:
         if part.verdict.state in states:
             yield part.verdict.name, [(edit, find(edit, files, name)) for edit, _ in part.findings]
+
+
+def _shapes(judgement: Judgement) -> dict[str, str]:
+    """Return the name of each part's shape."""
+    return {part.verdict.name: part.verdict.shape or "" for part in judgement.parts}
 
 
 def _with_problems(judgement: Judgement, problems: Mapping[_Part, list[Problem]], state: State) -> Judgement:

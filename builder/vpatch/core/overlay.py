@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.metadata import EntryPoint
 
+    from vpatch.core.calls import Calls
     from vpatch.core.verdict import Answer, EditFinding, Verdict
     from vpatch.core.workspace import Workspace
 
@@ -236,12 +237,17 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """An installed overlay with its id, its explanation and its entry point."""
+    """An installed overlay with its id, its explanation and its entry point.
+
+    `source` is the path of its module. `calls` is what its code takes from vLLM, None if that was not recorded.
+    """
 
     id: str
     overlay: Overlay
     why: str
     point: EntryPoint | None = None
+    source: str = ""
+    calls: Calls | None = None
 
     @property
     def origin(self) -> str:

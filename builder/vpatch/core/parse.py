@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from vpatch.core import cst, nesting
+from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.syntax import BLOCKS, Path, Spot, along, evaluated_steps, kind_of, splice, walk
 from vpatch.core.verdict import Answer, EditFinding
@@ -132,6 +133,15 @@ class Parsed:
         except (SyntaxError, ValueError, LookupError):
             self.source()
             raise
+
+    @cached_property
+    def scope(self) -> Scope:
+        """The module's scope, without what functions in it declare global.
+
+        Raises:
+            Lost, SyntaxError, ValueError, LookupError: as `tree`.
+        """
+        return Scope(self.tree())
 
     def source(self) -> Source:
         """Return libcst's syntax tree, with placeholders for the code outside `reach`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
 from vpatch.core.parse import Lost, Parsed, ParsedModules, Source
@@ -86,6 +87,17 @@ class Workspace:
         """Return what `analyzed` does; None if there is no such file, or this Python cannot parse it."""
         try:
             return self.analyzed(file, data)
+        except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
+            return None
+
+    def scope(self, file: str) -> Scope | None:
+        """Return the scope of a module, changes included; None if there is no such file, or Python cannot parse it.
+
+        It takes less time than `analyzed`.
+        """
+        data = self.read(file)
+        try:
+            return None if data is None else self._cache.module(file, data).scope
         except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
             return None
 

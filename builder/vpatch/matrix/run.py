@@ -18,7 +18,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell, Matrix, Row, RowSource
-from vpatch.matrix.worker import Result, start, work
+from vpatch.matrix.worker import JobResult, start, work
 
 READERS = 8  # sources that are read at a time
 WORKERS = 4  # processes at most: each takes some 100 MiB
@@ -46,9 +46,9 @@ def run(
             if (tree := future.result().tree) is not None:
                 keys[future] = jobs.begin(tree.files)
         rows = []
-        for future in reading:
+        for source, future in zip(sources, reading, strict=True):
             row = future.result()
-            rows.append(jobs.filled(row, keys[future]) if row.tree else row)
+            rows.append(jobs.filled(row, source, keys[future]) if row.tree else row)
             progress(0.5 + len(rows) / len(sources) / 2)
     return Matrix(tuple(overlays), tuple(rows))
 
@@ -80,13 +80,19 @@ class _Jobs:
     pool: Executor
     files: Mapping[str, tuple[str, ...]]  # by overlay
     together: frozenset[str]
-    begun: dict[Key, Future[Result]] = field(default_factory=dict)
+    begun: dict[Key, Future[JobResult]] = field(default_factory=dict)
 
-    def begin(self, files: Mapping[str, bytes]) -> Mapping[str, Key]:
-        """Begin what no job does yet; return the keys of the verdicts by overlay, and on several together by ""."""
+    def begin(self, files: Mapping[str, bytes], sought: Collection[str] = ()) -> Mapping[str, Key]:
+        """Begin what no job does yet; return the keys of the verdicts by overlay, and on several together by "".
+
+        Args:
+            files: the files of a row.
+            sought: files of it that a job looked for, and no overlay names.
+        """
         hashes = {file: hashlib.sha256(data).digest() for file, data in files.items()}
         keys: dict[str, Key] = {
-            name: (name, *(hashes.get(file, b"") for file in wanted)) for name, wanted in self.files.items()
+            name: (name, *sought, *(hashes.get(file, b"") for file in (*wanted, *sought)))
+            for name, wanted in self.files.items()
         }
         keys[""] = ("", *(part for name in sorted(self.together) for part in keys[name]))
         new = {name: key for name, key in keys.items() if key not in self.begun}
@@ -101,10 +107,22 @@ class _Jobs:
             self.begun.update(dict.fromkeys(new.values(), job))
         return keys
 
-    def filled(self, row: Row, keys: Mapping[str, Key]) -> Row:
-        """Wait for the row's jobs; return it with its cells."""
-        cells = [self.begun[keys[name]].result()[0][name] for name in self.files]
-        both = self.begun[keys[""]].result()[1]
+    def filled(self, row: Row, source: RowSource, keys: Mapping[str, Key]) -> Row:
+        """Wait for the row's jobs; return it with its cells. What they looked for is read, and they begin anew."""
+        results = {name: self.begun[key].result() for name, key in keys.items()}
+        sought = frozenset().union(*(each.sought for each in results.values()))
+        if row.tree and sought - row.tree.files.keys():
+            try:
+                more = source.read(sought)
+            except Failure as failure:
+                return Row(row.name, None, problems=failure.problems)
+            if more.files.keys() - row.tree.files.keys():
+                files = {**row.tree.files, **more.files}
+                keys = self.begin(files, sorted(sought))
+                tree = replace(row.tree, files=files, received=row.tree.received + more.received)
+                return self.filled(replace(row, tree=tree), source, keys)
+        cells = [results[name].cells[name] for name in self.files]
+        both = results[""].together
         clashing = {
             cell.verdict.id: Cell(verdict, tuple(dict.fromkeys((*verdict.problems, *cell.problems))))
             for cell in cells

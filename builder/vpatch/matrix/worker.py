@@ -12,6 +12,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from threading import Thread
 
+from vpatch.core.calls import module_files
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
@@ -31,7 +32,19 @@ class Together:
     problems: tuple[Problem, ...]
 
 
-Result = tuple[Mapping[str, Cell], Together]  # the cells of single overlays, by id, and of several together
+@dataclass(frozen=True)
+class JobResult:
+    """What a job found.
+
+    Attributes:
+        cells: of single overlays, by id.
+        together: of several overlays together.
+        sought: modules that it looked for, and no overlay names: what the code calls may have moved there.
+    """
+
+    cells: Mapping[str, Cell]
+    together: Together
+    sought: frozenset[str]
 
 
 def start() -> None:
@@ -46,13 +59,27 @@ def start() -> None:
     Thread(target=end_with_parent, daemon=True).start()
 
 
-def work(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Result:
+def work(
+    files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]
+) -> JobResult:
     """Try overlays on the `files` of one vLLM: some `alone`, some `together`. `ids` are all overlays of this run."""
-    engine = _engine(frozenset(ids))
-    cells = {item.id: try_one(files.get, item, engine) for item in engine.overlays if item.id in alone}
-    both = try_together(files.get, [item for item in engine.overlays if item.id in together], engine)
+    engine, sought = _engine(frozenset(ids)), set[str]()
+
+    def read(file: str) -> bytes | None:
+        if file not in files and file.startswith("vllm/") and file.endswith(".py"):
+            sought.add(file)
+        return files.get(file)
+
+    cells = {item.id: try_one(read, item, engine) for item in engine.overlays if item.id in alone}
+    both = try_together(read, [item for item in engine.overlays if item.id in together], engine)
     engine.forget(set(files.values()))  # the next release may have many of the same files
-    return cells, both
+    known = {*engine.files, *(other for file in files for other in _other_forms(file))}
+    return JobResult(cells, both, frozenset(sought - known))
+
+
+def _other_forms(file: str) -> tuple[str, ...]:
+    """Return the files that a module may be in, if one of them is `file`."""
+    return module_files(file.removesuffix("/__init__.py").removesuffix(".py"))
 
 
 @cache

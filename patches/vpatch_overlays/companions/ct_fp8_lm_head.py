@@ -35,7 +35,7 @@ def spellings(prefix: str) -> tuple[str, ...]:
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     from vllm.model_executor.layers.quantization.compressed_tensors.utils import should_ignore_layer
 
-    return bool(should_ignore_layer(name, ignore=list(patterns)))
+    return bool(should_ignore_layer(layer_name=name, ignore=list(patterns)))
 
 
 def resolve(prefix: str, config: CompressedTensorsConfig) -> tuple[str, bool]:
@@ -82,13 +82,13 @@ def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: 
     )
 
     try:
-        targeted = config.get_scheme_dict(layer, prefix)
+        targeted = config.get_scheme_dict(layer=layer, layer_name=prefix)
     except ValueError:  # no target matches it
         return None
     if not targeted:
         return None
     layer.scheme = config.get_scheme(layer=layer, layer_name=prefix)
-    return None if layer.scheme is None else CompressedTensorsLinearMethod(config)
+    return None if layer.scheme is None else CompressedTensorsLinearMethod(quantization_config=config)
 
 
 def is_quantized(layer: ParallelLMHead) -> bool:

@@ -50,8 +50,11 @@ class Building:
             return self.vllm_config.quant_config
         from vllm.model_executor.model_loader.utils import configure_quant_config
 
-        own = self.vllm_config.get_quantization_config(self.model_config, self.vllm_config.load_config)
-        configure_quant_config(own, self.kind)  # maps the checkpoint's names to those of the model
+        own = self.vllm_config.get_quantization_config(
+            model_config=self.model_config, load_config=self.vllm_config.load_config
+        )
+        # It maps the checkpoint's names to those of the model.
+        configure_quant_config(quant_config=own, model_class=self.kind)
         return own
 
 
@@ -148,6 +151,6 @@ def _note(embeddings: VocabParallelEmbedding, prefix: str) -> None:
     from vllm.logger import init_logger
 
     setattr(embeddings, TIED, prefix)
-    init_logger(__name__).warning_once(
+    init_logger(name=__name__).warning_once(
         "The checkpoint's config quantizes %s, but ties it to the input embeddings. The head is not quantized.", prefix
     )

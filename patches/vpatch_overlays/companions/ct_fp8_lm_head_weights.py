@@ -54,12 +54,12 @@ def set_padding(layer: ParallelLMHead, rows: int) -> None:
     layer.num_embeddings_padded = -(-(layer.org_vocab_size_padded + added) // rows) * rows
     layer.num_embeddings_per_partition = layer.num_embeddings_padded // layer.tp_size
     layer.shard_indices = layer._get_indices(
-        layer.num_embeddings_padded,
-        layer.org_vocab_size_padded,
-        layer.num_embeddings,
-        layer.org_vocab_size,
-        rank,
-        layer.tp_size,
+        vocab_size_padded=layer.num_embeddings_padded,
+        org_vocab_size_padded=layer.org_vocab_size_padded,
+        vocab_size=layer.num_embeddings,
+        org_vocab_size=layer.org_vocab_size,
+        tp_rank=rank,
+        tp_size=layer.tp_size,
     )
     shard = layer.shard_indices
     layer.num_org_embeddings_per_partition = shard.org_vocab_end_index - shard.org_vocab_start_index

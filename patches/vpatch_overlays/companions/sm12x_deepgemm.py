@@ -22,6 +22,6 @@ def has_sm120_sources() -> bool:
     """
     from vllm.utils.import_utils import _has_module
 
-    spec = find_spec("deep_gemm" if _has_module("deep_gemm") else "vllm.third_party.deep_gemm")
+    spec = find_spec("deep_gemm" if _has_module(module_name="deep_gemm") else "vllm.third_party.deep_gemm")
     folders = (spec and spec.submodule_search_locations) or ()
     return any(any(Path(folder, SOURCES).glob("sm120_*")) for folder in folders)

@@ -190,7 +190,7 @@ def texts(key_bits: int, value_bits: int, size: int, *, inline_ptx: bool) -> dic
 
     if not inline_ptx:
         return {"KEY_TEXTS": None, "VALUE_TEXTS": None}
-    codebook = () if key_bits == 8 else solve_lloyd_max(size, key_bits)[0].tolist()
+    codebook = () if key_bits == 8 else solve_lloyd_max(d=size, bits=key_bits)[0].tolist()
     return {"KEY_TEXTS": key_texts(key_bits, codebook) or None, "VALUE_TEXTS": value_texts(value_bits)}
 
 
@@ -222,4 +222,4 @@ def _in_e4b15(device: int) -> bool:
     """Return whether vLLM stores fp8 keys in e4b15 on this device: before Ada there is no conversion to e4m3."""
     from vllm.v1.attention.ops.triton_turboquant_decode import _use_fp8_e4b15
 
-    return bool(_use_fp8_e4b15(device))
+    return bool(_use_fp8_e4b15(device=device))

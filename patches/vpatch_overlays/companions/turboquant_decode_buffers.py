@@ -112,7 +112,7 @@ def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:
     needs: list[Need | None] = [need_of(layer.impl) for layer in layers_of(config)]
     if not needs or None in needs:
         return splits
-    heads = config.model_config.get_num_attention_heads(config.parallel_config)
+    heads = config.model_config.get_num_attention_heads(parallel_config=config.parallel_config)
     part: int = config.scheduler_config.max_num_seqs * heads * (spec.head_size + 1)
     return max(-(-need.numbers(builder.device) // part) for need in needs if need is not None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllm._vpatch.turboquant_decode import decode_attention
 from vllm._vpatch.turboquant_decode_launch import batches_to_compile
@@ -18,7 +18,9 @@ from vllm._vpatch.turboquant_decode_switch import turn_off, why_off
 
 if TYPE_CHECKING:
     import torch
+    from vllm._vpatch.turboquant_decode_supported import Layer
     from vllm.config import VllmConfig
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
     from vllm.v1.worker.gpu_worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -131,7 +133,7 @@ def warm_up(worker: Worker) -> None:
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)
 
 
-def _different(config: VllmConfig) -> Iterator[Any]:
+def _different(config: VllmConfig) -> Iterator[Layer]:
     """Yield one TurboQuant layer for each set of what the kernels are compiled for."""
     seen = set()
     for layer in layers_of(config):
@@ -145,7 +147,7 @@ def _different(config: VllmConfig) -> Iterator[Any]:
             yield layer
 
 
-def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
+def _batches(impl: TurboQuantAttentionImpl, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
     """Yield requests and tokens of each, and whether these are decoded, so that all launch parameters are met."""
     heads, bits = impl.num_kv_heads, bits_of(impl.tq_config)
     group = impl.num_heads // heads
@@ -157,7 +159,7 @@ def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
         yield 1, windows * SHARED, False
 
 
-def _attend(layer: Any, requests: int, length: int, *, decoded: bool, dtype: torch.dtype) -> torch.Tensor:
+def _attend(layer: Layer, requests: int, length: int, *, decoded: bool, dtype: torch.dtype) -> torch.Tensor:
     """Attend by vLLM's own code, so that buffers, strides and types are those of a request. Nothing is stored."""
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
@@ -182,11 +184,19 @@ def _attend(layer: Any, requests: int, length: int, *, decoded: bool, dtype: tor
     )
     query = torch.zeros(tokens, impl.num_heads, impl.head_size, dtype=dtype, device=device)
     key = torch.zeros(tokens, impl.num_kv_heads, impl.head_size, dtype=dtype, device=device)
-    output: torch.Tensor = impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
+    output: torch.Tensor = impl.forward(
+        layer=layer,
+        query=query,
+        key=key,
+        value=key,
+        kv_cache=layer.kv_cache,
+        attn_metadata=metadata,
+        output=torch.empty_like(query),
+    )
     return output
 
 
-def _rotate(layer: Any, dtype: torch.dtype) -> None:
+def _rotate(layer: Layer, dtype: torch.dtype) -> None:
     """Rotate few and many keys, for which the kernel is compiled apart."""
     import torch
 

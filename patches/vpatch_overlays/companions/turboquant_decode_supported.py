@@ -10,9 +10,19 @@ from vllm._vpatch.turboquant_decode_launch import interpreted
 from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     import torch
     from vllm.config import VllmConfig
     from vllm.model_executor.layers.quantization.turboquant.config import TurboQuantConfig
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
+
+    class Layer(Protocol):
+        """An attention layer, which vLLM has in another module in each few releases."""
+
+        impl: TurboQuantAttentionImpl
+        kv_cache: torch.Tensor
+
 
 PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
 """Bits of keys and values: of k8v4, 4bit_nc, k3v4_nc and 3bit_nc."""
@@ -24,7 +34,7 @@ PAGE = 16  # tokens; pages are multiples of it
 MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
 
 
-def layers_of(config: VllmConfig) -> Iterator[Any]:
+def layers_of(config: VllmConfig) -> Iterator[Layer]:
     """Yield the engine's TurboQuant attention layers, once they are made.
 
     vLLM's own tests of the metadata builder give it a configuration without any.
@@ -142,6 +152,6 @@ def unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
 
     # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
     names = (str(rotation.device), rotation.device.type)
-    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
+    if size & (size - 1) == 0 and any(rotation is _build_hadamard(d=size, device_str=name) for name in names):
         return None
     return "keys that are rotated by another matrix than vLLM's"

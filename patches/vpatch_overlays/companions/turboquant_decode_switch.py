@@ -35,5 +35,5 @@ def needs_flash_attention_2(version: int | None) -> bool:
 
     if version is not None and version < 3:
         return False
-    on_hopper = current_platform.is_cuda() and current_platform.is_device_capability_family(90)
+    on_hopper = current_platform.is_cuda() and current_platform.is_device_capability_family(capability=90)
     return not on_hopper or version not in (None, 3) or why_off() is not None

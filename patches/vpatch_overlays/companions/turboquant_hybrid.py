@@ -67,7 +67,7 @@ def attention_page_size_of_one_token(vllm_config: VllmConfig) -> int:
 
     cache_config, model_config = vllm_config.cache_config, vllm_config.model_config
     cache_dtype = cache_config.cache_dtype
-    num_kv_heads = model_config.get_num_kv_heads(vllm_config.parallel_config)
+    num_kv_heads = model_config.get_num_kv_heads(parallel_config=vllm_config.parallel_config)
     head_size = model_config.get_head_size()
     packed: int = TQFullAttentionSpec(
         block_size=1,
@@ -75,8 +75,8 @@ def attention_page_size_of_one_token(vllm_config: VllmConfig) -> int:
         head_size=head_size,
         head_size_v=head_size,
         dtype=STR_DTYPE_TO_TORCH_DTYPE[cache_dtype],
-        kv_quant_mode=get_kv_quant_mode(cache_dtype),
-        tq_slot_size=TurboQuantConfig.from_cache_dtype(cache_dtype, head_size).slot_size_aligned,
+        kv_quant_mode=get_kv_quant_mode(kv_cache_dtype=cache_dtype),
+        tq_slot_size=TurboQuantConfig.from_cache_dtype(cache_dtype=cache_dtype, head_dim=head_size).slot_size_aligned,
     ).page_size_bytes
     if not cache_config.kv_cache_dtype_skip_layers:
         return packed

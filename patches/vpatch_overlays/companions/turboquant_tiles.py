@@ -104,17 +104,21 @@ def _dequantise(
     (keys, values), config = part, impl.tq_config
     tokens, heads, head_size = keys.shape
     _tq_full_dequant_kv[(tokens, heads)](
-        kv_cache,
-        block_table,
-        centroids,
-        keys,
-        values,
-        0,  # the only request
-        *(keys.stride(1), keys.stride(0)),
-        0,
-        *(values.stride(1), values.stride(0)),
-        *(kv_cache.stride(0), kv_cache.stride(1), kv_cache.stride(2)),
-        block_table.stride(0),
+        KV_cache_ptr=kv_cache,
+        Block_table_ptr=block_table,
+        Centroids_ptr=centroids,
+        K_out_ptr=keys,
+        V_out_ptr=values,
+        stride_ko_b=0,  # there is one request
+        stride_ko_h=keys.stride(1),
+        stride_ko_s=keys.stride(0),
+        stride_vo_b=0,
+        stride_vo_h=values.stride(1),
+        stride_vo_s=values.stride(0),
+        stride_cache_block=kv_cache.stride(0),
+        stride_cache_pos=kv_cache.stride(1),
+        stride_cache_head=kv_cache.stride(2),
+        stride_bt_b=block_table.stride(0),
         HEAD_DIM=head_size,
         BLOCK_SIZE=kv_cache.shape[1],
         NUM_KV_HEADS=heads,
@@ -126,7 +130,7 @@ def _dequantise(
         KEY_FP8=int(config.key_fp8),
         BLOCK_D=triton.next_power_of_2(head_size),
         NORM_CORRECTION=int(config.norm_correction),
-        FP8_E4B15=_use_fp8_e4b15(kv_cache.device.index or 0),
+        FP8_E4B15=_use_fp8_e4b15(device=kv_cache.device.index or 0),
         num_warps=4,
     )
 
@@ -181,7 +185,14 @@ def _merged(earlier: Result, later: Result) -> Result:
     from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
 
     output, lse = (torch.empty_like(part) for part in later)
-    merge_attn_states(output, *earlier, *later, lse)
+    merge_attn_states(
+        output=output,
+        prefix_output=earlier[0],
+        prefix_lse=earlier[1],
+        suffix_output=later[0],
+        suffix_lse=later[1],
+        output_lse=lse,
+    )
     return output, lse
 
 
@@ -247,8 +258,8 @@ def rehearse(
     tokens = len(query)
     queries = query.view(tokens, impl.num_heads, impl.head_size)
     keys, values = (part.view(tokens, impl.num_kv_heads, impl.head_size) for part in (key, value))
-    impl._ensure_on_device(layer, query.device)
-    fixed = layer._tq_Pi, layer._tq_centroids, layer._tq_PiT
+    impl._ensure_on_device(layer=layer, device=query.device)
+    pi, centroids, pi_t = layer._tq_Pi, layer._tq_centroids, layer._tq_PiT
     slot = impl.tq_config.slot_size_aligned
     cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
 
@@ -256,7 +267,25 @@ def rehearse(
     cached = min(2 * TILE, limits.max_model_len)  # with a third tile the first result is gone
     # Continuations of few tokens use another kernel, which takes more memory for each.
     for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
-        impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
+        impl._prefill_attention(
+            query=queries,
+            key=keys,
+            value=values,
+            kv_cache=cache,
+            attn_metadata=metadata(1, length, cached + length),
+            Pi=pi,
+            centroids=centroids,
+            PiT=pi_t,
+            layer=layer,
+        )
     del mixed
     requests = min(tokens, limits.max_num_seqs)
-    impl._decode_attention(queries[:requests], cache, metadata(requests, 1, 1), *fixed, layer)
+    impl._decode_attention(
+        query=queries[:requests],
+        kv_cache=cache,
+        attn_metadata=metadata(requests, 1, 1),
+        Pi=pi,
+        centroids=centroids,
+        PiT=pi_t,
+        layer=layer,
+    )

@@ -36,7 +36,7 @@ def reserve_workspace(
     config, spec = builder.vllm_config, builder.kv_cache_spec
     model, scheduler = config.model_config, config.scheduler_config
 
-    rows = (scheduler.max_num_seqs, model.get_num_attention_heads(config.parallel_config))
+    rows = (scheduler.max_num_seqs, model.get_num_attention_heads(parallel_config=config.parallel_config))
     splits = _decode_splits(builder, config.attention_config.tq_max_kv_splits_for_cuda_graph)
     manager.get_simultaneous(
         ((*rows, splits, spec.head_size + 1), torch.float32),
@@ -46,7 +46,7 @@ def reserve_workspace(
     if _in_tiles():
         return
     if scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > longest_chunk_by_decode:
-        tokens = round_up(max(0, model.max_model_len - 1), spec.block_size)
+        tokens = round_up(x=max(0, model.max_model_len - 1), y=spec.block_size)
         cached = ((1, spec.num_kv_heads, tokens, spec.head_size), torch.float16)
         manager.get_simultaneous(cached, cached)
 

@@ -152,6 +152,12 @@ def imported_as(name: str, stmt: ast.stmt) -> str:
     return ""
 
 
+def absolute(imported: str, file: str) -> str:
+    """Return what `..module.name` means in a file, without the dots."""
+    level = len(imported) - len(imported.lstrip("."))
+    return ".".join(filter(None, [*file.split("/")[:-level], imported.lstrip(".")])) if level else imported
+
+
 def _bound_in(stmt: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement, its exception handlers and its match cases bind."""
     yield from bound_by(stmt)
@@ -193,6 +199,11 @@ def dotted(node: ast.expr) -> str:
         case ast.Call(func=func):
             return dotted(func)
     return ""
+
+
+def plain_name(node: ast.expr) -> str:
+    """Return a name or attribute as `a.b.c`; "" for anything else."""
+    return "" if any(isinstance(each, ast.Call) for each in ast.walk(node)) else dotted(node)
 
 
 def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[Read]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from vpatch.core.landing.binding import dotted
+from vpatch.core.landing.binding import absolute, dotted
 from vpatch.core.landing.flow import STAR, statements
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import closest
@@ -45,7 +45,7 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
     """
     optional: set[ast.stmt] = set()
     for stmt in code:
-        if isinstance(stmt, ast.Try) and any(map(_catches, stmt.handlers)):
+        if isinstance(stmt, ast.Try) and any(map(catches, stmt.handlers)):
             optional.update(statements(stmt.body))
         for module, name in _imported(stmt, file):
             if module.partition(".")[0] == "vpatch" and stmt not in optional:
@@ -63,7 +63,8 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
                 yield f"{cause} {FAULT}"
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
+def catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches the error of an import that fails."""
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(kind is None or dotted(kind) in _CATCHING for kind in caught)
 
@@ -73,6 +74,5 @@ def _imported(stmt: ast.stmt, file: str) -> Iterator[tuple[str, str]]:
     if isinstance(stmt, ast.Import):
         yield from ((alias.name, "") for alias in stmt.names)
     elif isinstance(stmt, ast.ImportFrom):
-        package = file.split("/")[: -stmt.level] if stmt.level else ()
-        module = ".".join((*package, *([stmt.module] if stmt.module else ())))
+        module = absolute(f"{'.' * stmt.level}{stmt.module or ''}", file)
         yield from ((f"{module}.{a.name}", "") if module == _PACKAGE else (module, a.name) for a in stmt.names)

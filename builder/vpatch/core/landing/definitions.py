@@ -23,8 +23,7 @@ ReadAt = tuple[Read, ast.AST, ast.stmt, Scope]
 
 _ACCESSORS = frozenset({"getter", "setter", "deleter"})
 
-# Decorators that return the function, or something that calls it.
-_KEEPING = frozenset(
+KEEPING = frozenset(
     f"{module}.{name}"
     for module, names in (
         ("builtins", "classmethod staticmethod property"),
@@ -41,6 +40,8 @@ _KEEPING = frozenset(
     )
     for name in names.split()
 )
+"""Decorators that return the function, or something that calls it."""
+
 _STUBS = frozenset({"typing.overload", "typing_extensions.overload"})
 
 
@@ -245,7 +246,7 @@ def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]
     if isinstance(definition, Function):
         full = f"{scope.name}.{definition.name}".strip(".")
         for decorator in definition.decorator_list:
-            if not (_accessor(decorator, definition) or _is_one_of(decorator, scope, _KEEPING)):
+            if not (_accessor(decorator, definition) or _is_one_of(decorator, scope, KEEPING)):
                 cause = f"`@{ast.unparse(decorator)}` may replace `{full}` by something else"
                 yield f"line {line(definition.lineno)}: {cause}"
 
@@ -263,9 +264,12 @@ def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
     mine, theirs = accessor_role(definition), accessor_role(other)
     if theirs:
         return theirs == mine or (not mine and theirs == "getter")
-    if isinstance(other, Function) and any(_is_one_of(each, scope, _STUBS) for each in other.decorator_list):
-        return False
-    return not mine or other.lineno > definition.lineno
+    return not is_stub(other, scope) and (not mine or other.lineno > definition.lineno)
+
+
+def is_stub(stmt: ast.stmt, scope: Scope) -> bool:
+    """Whether a statement is an `@overload` of a function, which another definition replaces."""
+    return isinstance(stmt, Function) and any(_is_one_of(each, scope, _STUBS) for each in stmt.decorator_list)
 
 
 def accessor_role(stmt: ast.stmt) -> str:
