@@ -30,7 +30,7 @@ class Layer(Base):
     def width(self):
         return 1
 """
-BASES = "class Base:\n    depth: int = 1\n\n    def load(self, weights): ...\n"
+BASES = "class Base:\n    depth: int = 1\n    size: int\n\n    def load(self, weights): ...\n"
 OPTIONS = "@dataclass\nclass Options:\n    size: int\n    bits: int = 8\n    kept: ClassVar[int] = 1\n"
 
 
@@ -116,8 +116,13 @@ MISFITS = {
     "returns a pair": ("return x * by", "return x * by, None", "returns 2 values; fix.py takes value"),
     "returns nothing": ("return x * by", "print(x * by)", "returns nothing; fix.py takes value"),
     "constructor": ("size, heads=1", "size, heads", "missing a required argument: 'heads'"),
-    "field": ("size: int\n", "length: int\n", "missing a required argument: 'length'"),
+    "field": ("size: int\n    bits", "length: int\n    bits", "missing a required argument: 'length'"),
     "attribute": ("self.size = size", "self.length = size", f"{OPS} (Layer): sets no `size`, which fix.py reads"),
+    "an attribute that a base declares": (
+        "self.size = size",
+        "self.length = size",
+        f"{OPS} (Layer): sets no `size`, which fix.py reads",
+    ),
     "attribute of a base": ("depth: int = 1", "height: int = 1", "sets no `depth`, which fix.py reads"),
     "overridden": (
         "self, weights)",

@@ -121,7 +121,8 @@ def _renamed_attribute(release: str, overlay: str, place: str, attribute: str, l
         new = re.sub(
             rf"(\bself\.|^ {{4}}(?:def )?){attribute}\b", rf"\1{attribute}_renamed", source, flags=re.MULTILINE
         )
-        if isinstance(each.stmt, ast.ClassDef) and new != source:
+        sets = re.search(rf"\bself\.{attribute}\s*[:=][^=]|^ {{4}}{attribute}\s*[:=]", source, re.MULTILINE)
+        if isinstance(each.stmt, ast.ClassDef) and sets:
             yield Mutant(overlay, release, "attribute-renamed", place, attribute, each.file, new)
 
 

@@ -155,9 +155,9 @@ class Lookup:
         fields: dict[str, ast.expr | None] = {}
         for depth, scope in enumerate(line):
             for stmt in _in_force(scope, "__init__"):
-                if isinstance(stmt, Function) and not (fields or any(map(_has_fields, line[:depth]))):
+                if isinstance(stmt, Function) and not (fields or any(_has_fields(one.node) for one in line[:depth])):
                     return parameters_of(stmt.args)
-        if not any(map(_has_fields, line)):
+        if not any(_has_fields(scope.node) for scope in line):
             return _ANYTHING
         for scope in reversed(line):
             for stmt in scope.node.body:
@@ -175,9 +175,10 @@ def _in_force(scope: Scope, name: str) -> Sequence[ast.stmt]:
 
 
 def _stored(owner: ast.AST) -> Iterator[str]:
-    """Yield the attributes that a class declares, or its methods set."""
+    """Yield the fields of a class, and the attributes that its methods set. A declaration alone sets nothing."""
+    fields = _has_fields(owner)
     for member in getattr(owner, "body", ()):
-        yield from annotated_by(member)
+        yield from annotated_by(member) if fields else ()
         for stmt in statements(member.body) if isinstance(member, Function) else ():
             match stmt:
                 case ast.Assign(targets=targets):
@@ -214,9 +215,8 @@ def _names(data: bytes, name: str) -> bool:
     return re.search(rb"\b%s\b" % re.escape(name.encode()), data) is not None
 
 
-def _has_fields(owner: Scope) -> bool:
+def _has_fields(node: ast.AST) -> bool:
     """Whether a class makes its constructor from its annotated fields."""
-    node = owner.node
     decorators = {dotted(each).rpartition(".")[2] for each in getattr(node, "decorator_list", ())}
     bases = {dotted(each).rpartition(".")[2] for each in getattr(node, "bases", ())}
     return bool(decorators & _FIELDS or bases & _FIELD_BASES)
