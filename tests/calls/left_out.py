@@ -1,5 +1,6 @@
-"""Would the list that was recorded before a release have refused it? `python -m tests.calls.left_out`, ten minutes.
+"""Would the list that was recorded before a release have refused it? `python -m tests.calls.left_out [ID]...`.
 
+It takes ten minutes.
 For each release, the lists are made from the earlier ones alone, and judge every overlay that is pending there.
 """
 # ruff: noqa: T201
@@ -26,7 +27,12 @@ from tests.releases import RELEASES, shown, tree_of
 
 def pending(release: str) -> list[Catalogued]:
     """Return the overlays that are pending on a release, without their lists."""
-    return [replace(item, calls=None) for item in discover() if shown(item.id, release) == "pending"]
+    ids = sys.argv[1:]
+    return [
+        replace(item, calls=None)
+        for item in discover()
+        if shown(item.id, release) == "pending" and (not ids or item.id in ids)
+    ]
 
 
 def recording(release: str) -> Recording:

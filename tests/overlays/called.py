@@ -198,9 +198,10 @@ field, or a name.
 *Before* is without the lists. With a *harmless* mutant the code is right all the same: it passes the arguments that
 change places by name, or ignores the result. The others must be refused; those that are not are below the table.
 
-No static check sees that a function returns another value of the same shape (`returns-other-value`): `vpatch status -v`
-has a note for each callee whose body is new. A method that a subclass overrides is checked in the class that the code
-knows. To count again:
+No static check sees that a function returns another value of the same shape (`returns-other-value`, or a pair in place
+of a pair): `vpatch status -v` has a note for each callee whose body is new. A method that a subclass overrides is
+checked in the class that the code knows. Of a function that each platform has for itself, one may be gone unseen; so
+may an attribute that a base class sets, too. To count again:
 
     {command}
 """

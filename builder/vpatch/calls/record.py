@@ -203,16 +203,17 @@ class _Recorder:
     def _place(self, code: NewCode, site: Site, func: ast.expr, target: Resolved) -> str:
         """Return where a call finds what it calls: by the names that it reads, or in the class of the instance."""
         func = func.value if isinstance(func, ast.Subscript) else func
-        first, _, rest = plain_name(func).partition(".")
+        name = plain_name(func)
+        # The module of vLLM in which the code stands follows what it imports when that moves.
+        if name and not code.file.startswith(COMPANIONS) and self._interfaces(f"{code.file} {name}"):
+            return f"{code.file} {name}"
+        first, _, rest = name.partition(".")
         for holder in reversed(site.around):
             for stmt in statements(holder.body) if isinstance(holder, Function | ast.Module) else ():
                 if imported := imported_as(first, stmt):
                     place = self._split(f"{absolute(imported, code.file)}.{rest}".rstrip("."))
                     if self._interfaces(place):
                         return place
-        here = f"{code.file} {plain_name(func)}"
-        if plain_name(func) and self._interfaces(here):
-            return here
         receiver = self._receiver(code.file, func) if isinstance(func, ast.Attribute) else ""
         return f"{receiver}.{target.name}" if receiver else target.place
 
