@@ -29,7 +29,7 @@ def main() -> None:
 
     launched: list[str] = []
     stock = ("_tq_decode_stage1", "_fwd_kernel_stage2")
-    vars(ops).update({name: Recorder(name, launched) for name in stock}, _use_fp8_e4b15=lambda _device=0: 0)
+    vars(ops).update({name: Recorder(name, launched) for name in stock}, _use_fp8_e4b15=lambda device=0: 0)
     vars(triton).setdefault("next_power_of_2", lambda number: 1 << (number - 1).bit_length())  # absent without GPU
     names = ("split_kernel", "combine_kernel")
     with suppress(ImportError):  # unless the overlay is applied

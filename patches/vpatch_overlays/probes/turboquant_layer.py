@@ -56,7 +56,7 @@ class Layer:
             return (call["q"], sums) if call.get("return_softmax_lse") else call["q"]
 
         for module in (turboquant_attn, triton_turboquant_decode):
-            vars(module).update(_tq_full_dequant_kv=_Kernel(), _use_fp8_e4b15=lambda _device=0: 0)
+            vars(module).update(_tq_full_dequant_kv=_Kernel(), _use_fp8_e4b15=lambda device=0: 0)
         vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, flash_attn_varlen_func=attend)
         vars(triton).setdefault("next_power_of_2", lambda number: 1 << (number - 1).bit_length())  # absent without GPU
         vars(merge_attn_states)["merge_attn_states"] = lambda *_, **__: None
