@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vpatch.core.verdict import State
@@ -257,6 +258,18 @@ class Catalogued:
             return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
         except (ValueError, TypeError, LookupError):  # damaged metadata
             return str(self.point and self.point.value)
+
+
+@cache
+def declared(releases: tuple[tuple[str, str], ...], vllm: str) -> tuple[State | None, str]:
+    """Return the state that an overlay declares for a release, and why."""
+    from packaging.specifiers import SpecifierSet
+
+    for span, text in releases:
+        if SpecifierSet(span, prereleases=True).contains(vllm):
+            word, _, why = text.partition(":")
+            return State(word.strip()), why.strip()
+    return None, ""
 
 
 def notes_of(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple[str, ...]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from vpatch.core.overlay import Catalogued, Need, Use
+from vpatch.core.overlay import Catalogued, Need, Use, declared
 from vpatch.core.verdict import State
 from vpatch.errors import Problem, raise_all
 from vpatch.plan import Model
@@ -64,7 +62,7 @@ def needs(
 
 
 def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
-    state, why = _declared(tuple(item.overlay.releases.items()), vllm.base_version)
+    state, why = declared(tuple(item.overlay.releases.items()), vllm.base_version)
     needed: bool | None = None
     uncovered, recommended = "", False
     if item.overlay.needed is None:
@@ -85,13 +83,3 @@ def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
     else:
         needed, because = False, f"{state.value} in vLLM {vllm}: {why}"
     return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered, recommended)
-
-
-@cache
-def _declared(releases: tuple[tuple[str, str], ...], vllm: str) -> tuple[State | None, str]:
-    """Return the state that an overlay declares for a release, and why."""
-    for span, declared in releases:
-        if SpecifierSet(span, prereleases=True).contains(vllm):
-            word, _, why = declared.partition(":")
-            return State(word.strip()), why.strip()
-    return None, ""
