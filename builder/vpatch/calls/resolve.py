@@ -10,11 +10,15 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-import jedi
-from jedi.api.classes import Name
-from parso.cache import parser_cache
-
 from vpatch.core.landing.flow import Definition, Function
+from vpatch.installation import how_to_add
+
+try:
+    import jedi
+    from jedi.api.classes import Name
+    from parso.cache import parser_cache
+except ImportError as error:
+    raise SystemExit(f"recording needs jedi: {how_to_add('calls')}") from error
 
 
 @dataclass(frozen=True)
