@@ -54,7 +54,9 @@ def main() -> int:
             if not calls.releases:
                 continue
             code = {key: taken for key, taken in calls.code.items() if (item.id, key) in recorded[release].code}
-            (verdict,) = Engine([replace(item, calls=replace(calls, releases={}, code=code))]).status(read)
+            (verdict,) = Engine(
+                [replace(item, calls=replace(calls, known=dict.fromkeys(calls.known, ()), code=code))]
+            ).status(read)
             judged += 1
             if verdict.state is not State.PENDING:
                 refused += 1

@@ -10,6 +10,7 @@ from vpatch.calls.merge import merged
 from vpatch.calls.record import Recording, record
 from vpatch.core.calls import Taken, parse, write
 from vpatch.core.engine import Engine
+from vpatch.core.workspace import Workspace
 from vpatch.tree.locate import Tree
 
 from tests.snippets import overlay
@@ -198,7 +199,7 @@ def test_a_list_is_written_and_read(tree: Tree) -> None:
     list_ = merged("demo", {"1.0": recorded(code, tree)}, {"1.0": tree.read})
 
     assert parse(write(list_)) == list_
-    assert list_.files == {OPS}
-    assert list_.proved(tree.read)
+    assert list_.files == (OPS,)
+    assert list_.proved(f"{OPS} scale", Workspace(tree.read).digest)
     (tree.root / OPS).write_text("")
-    assert not list_.proved(tree.read)
+    assert not list_.proved(f"{OPS} scale", Workspace(tree.read).digest)

@@ -20,9 +20,10 @@ from tests.snippets import FILE, overlay
 
 OURS = [item for item in discover() if item.origin.startswith("vpatch ")]
 ENTRY = {"digest": "d", "calls": {"vllm/a.py f": {"given": ["(x=_)"], "interfaces": {"function (x) -> value": ["b"]}}}}
-LIST = {"format": 1, "releases": {"0.20.2": "d"}, "also": [], "code": {"part 0.20": ENTRY}}
+LIST = {"format": 1, "releases": ["0.20.2"], "through": {}, "known": {}, "code": {"part 0.20": ENTRY}}
 
 names = st.sampled_from(["a", "b_c", "é"])
+ways = st.dictionaries(names, st.tuples(names))
 interfaces = st.builds(
     Interface,
     st.sampled_from(["function", "coroutine method", "class", "static method", "kernel"]),
@@ -50,7 +51,15 @@ taken = st.builds(
 )
 
 
-@given(st.builds(Calls, st.dictionaries(names, names), st.tuples(names), st.dictionaries(names, taken, max_size=2)))
+@given(
+    st.builds(
+        Calls,
+        st.tuples(names),
+        ways,
+        st.dictionaries(st.tuples(names, names), st.tuples(names)),
+        st.dictionaries(names, taken, max_size=2),
+    )
+)
 def test_what_is_written_is_read(written: Calls) -> None:
     data = calls.write(written)
 

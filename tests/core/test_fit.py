@@ -50,7 +50,7 @@ TAKEN = Taken(
     reads={f"{OPS} Layer": ("depth", "size", "width")},
     imports=("vllm.ops.Layer", "vllm.ops.scale"),
 )
-CALLS = Calls({}, (BASE,), {FIX: TAKEN, "part 1.0": Taken()})
+CALLS = Calls((), {}, {(OPS, BASE): ()}, {FIX: TAKEN, "part 1.0": Taken()})
 
 
 def fixed(calls: Calls | None = CALLS) -> Catalogued:
@@ -196,7 +196,7 @@ def test_a_definition_that_is_not_there(new: str) -> None:
 
 
 def test_what_nobody_recorded_is_said() -> None:
-    without = Calls({}, (), {"part 1.0": Taken()})
+    without = Calls((), {}, {}, {"part 1.0": Taken()})
 
     assert "nothing is recorded of what its code takes from vLLM" in verdict(ops(), calls=None).parts[0].notes[0]
     assert f"nothing is recorded of what {FIX} takes" in verdict(ops(), calls=without).parts[0].notes[0]
@@ -207,7 +207,7 @@ def test_a_new_body_is_noted() -> None:
     (found,) = Lookup(Workspace(files.get)).find(f"{OPS} scale")
     digest = Lookup(Workspace(files.get)).digest(found)
     known = Call(("(_, by=_)",), {"function (x, by, *, out=...) -> value": (digest,)})
-    calls = Calls({}, (), {FIX: Taken(calls={f"{OPS} scale": known}), "part 1.0": Taken()})
+    calls = Calls((), {}, {}, {FIX: Taken(calls={f"{OPS} scale": known}), "part 1.0": Taken()})
 
     (same,) = verdict(files, calls).parts
     (new,) = verdict(ops(("return x * by", "return x * by * 1.0")), calls).parts

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vpatch.calls.merge import merged
@@ -15,7 +14,8 @@ from vpatch.calls.record import Recording, record
 from vpatch.core.calls import Calls, file_of, write
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, declared
+from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.testing import release
 from vpatch.tree.locate import Tree, locate
@@ -66,15 +66,11 @@ def _located(releases: Sequence[str], kept: Path | None) -> Iterator[tuple[str, 
 
 def _record(overlays: Sequence[Catalogued], version: str, tree: Tree) -> Recording:
     click.echo(f"vLLM {version} ...", err=True)
-    engine = Engine(item for item in overlays if _is_pending(item, version))
+    engine = Engine(
+        one for one in overlays if declared(tuple(one.overlay.releases.items()), version)[0] is State.PENDING
+    )
     with TemporaryDirectory(dir=tree.root.parent, prefix=".calls-") as scratch:  # beside it, for hard links
         return record(engine, tree, Path(scratch))
-
-
-def _is_pending(item: Catalogued, version: str) -> bool:
-    """Whether an overlay declares that it is pending on a release."""
-    states = [state for span, state in item.overlay.releases.items() if SpecifierSet(span).contains(version)]
-    return any(state.startswith("pending") for state in states)
 
 
 def _write(item: Catalogued, calls: Calls, recorded: Collection[Recording]) -> None:

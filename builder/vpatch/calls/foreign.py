@@ -1,6 +1,7 @@
-"""Tell values of libraries and of Python from vLLM's, where Jedi does not know a type: torch need not be installed.
+"""Separate values that come from libraries from those of vLLM, where Jedi does not know a type.
 
-A tensor's `view` resolves to nothing, as does a method of something annotated `Any`. Only the second hides a call.
+torch need not be installed, so a tensor's `view` resolves to nothing. So does a method of something annotated `Any`,
+and only that hides a call.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class Origins:
 
         Without a declaration in vLLM, Jedi is not asked.
         """
-        if depth > _DEEPEST or any(map(_is_kernel, site.around)):
-            return depth <= _DEEPEST
+        if depth > _DEEPEST:
+            return False
+        if any(map(_is_kernel, site.around)):
+            return True
         match node:
             case ast.Name(id=name):
                 return self._name(name, site, depth)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from vpatch.calls.record import Recording
-from vpatch.core.calls import Call, Calls, Taken
+from vpatch.core.calls import Call, Calls, Taken, combined
 from vpatch.core.engine import Read
+from vpatch.core.landing.fit import questions
+from vpatch.core.landing.lookup import Lookup
+from vpatch.core.workspace import Workspace
 
 
 def merged(overlay: str, recorded: Mapping[str, Recording], trees: Mapping[str, Read]) -> Calls:
@@ -23,10 +26,35 @@ def merged(overlay: str, recorded: Mapping[str, Recording], trees: Mapping[str, 
         releases += [release] if mine else []
         for key, taken in mine.items():
             by_key.setdefault(key, []).append(taken)
-    calls = Calls({}, (), {key: _merged(each) for key, each in by_key.items()})
-    read = {file for release in releases for file in recorded[release].files[overlay]}
-    calls = replace(calls, also=tuple(sorted(read - calls.files)))
-    return replace(calls, releases={release: calls.digest(trees[release]) for release in releases})
+    code = {key: _merged(each) for key, each in by_key.items()}
+    through, known = _ways(code.values(), [Workspace(trees[release]) for release in releases])
+    return Calls(tuple(releases), through, known, code)
+
+
+def _ways(
+    code: Iterable[Taken], trees: Sequence[Workspace]
+) -> tuple[dict[str, tuple[str, ...]], dict[tuple[str, ...], tuple[str, ...]]]:
+    """Return `through` and `known` of a list.
+
+    Only trees count on which all that is taken fits: on others, nothing is to be left out.
+    """
+    through: dict[str, tuple[str, ...]] = {}
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    asked = defaultdict(list)
+    for piece in code:
+        for taken, compare in questions(piece, ""):
+            asked[taken].append(compare)
+    for taken, comparisons in asked.items():
+        lookups = [Lookup(tree) for tree in trees]
+        results = [[one(lookup) for one in comparisons] for lookup in lookups]
+        fits = [tree for tree, found in zip(trees, results, strict=True) if not any(map(any, found))]
+        read = frozenset().union(*(lookup.read for lookup in lookups))
+        way = tuple(sorted(file for file in read if any(tree.original(file) is not None for tree in trees)))
+        if way != (taken.partition(" ")[0],):
+            through[taken] = way
+        digests = {combined(way, tree.digest) for tree in fits}
+        known[way] = tuple(sorted({*known.get(way, digests)} & digests))
+    return through, known
 
 
 def _merged(taken: Sequence[Taken]) -> Taken:

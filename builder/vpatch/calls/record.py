@@ -37,12 +37,10 @@ class Recording:
     Attributes:
         code: what each piece of code takes, by the overlay's id and the code's key.
         unresolved: calls of unknown definitions, as `key: code`, by the overlay's id.
-        files: the modules that were read to find definitions, by the overlay's id.
     """
 
     code: Mapping[tuple[str, str], Taken]
     unresolved: Mapping[str, tuple[str, ...]]
-    files: Mapping[str, frozenset[str]]
 
 
 def record(engine: Engine, tree: Tree, scratch: Path) -> Recording:
@@ -77,7 +75,6 @@ def record(engine: Engine, tree: Tree, scratch: Path) -> Recording:
             for key, each in one.code.items()
         },
         {name: tuple(one.unresolved) for name, one in recorders.items()},
-        {name: frozenset(one.seen) for name, one in recorders.items()},
     )
 
 
@@ -113,16 +110,10 @@ class _Recorder:
     """Collects what one overlay takes."""
 
     def __init__(self, read: Read, types: Types, patched: Workspace) -> None:
-        self.read, self.types = read, types
+        self.types = types
         self.code: dict[str, _Collected] = {}
         self.unresolved: dict[str, None] = {}
-        self.seen: set[str] = set()
-        self.pristine, self.patched = Lookup(Workspace(self._noting)), Lookup(patched)
-
-    def _noting(self, file: str) -> bytes | None:
-        data = self.read(file)
-        self.seen.update({file} if data is not None else ())
-        return data
+        self.pristine, self.patched = Lookup(Workspace(read)), Lookup(patched)
 
     def add(self, code: NewCode, site: Site) -> None:
         into = self.code[code.key]

@@ -24,7 +24,7 @@ Used: TypeAlias = ast.Call | ast.Attribute | ast.ImportFrom | ast.FunctionDef | 
 
 @dataclass(frozen=True)
 class NewCode:
-    """NewCode of an overlay in one file: all of a companion (`ranges` None), or what edits insert."""
+    """Code of an overlay in one file: all of a companion (`ranges` None), or what edits insert."""
 
     overlay: str
     key: str  # in the overlay's list of calls
@@ -73,21 +73,21 @@ def _ranges(places: Sequence[Landed], files: Workspace, file: str) -> Iterator[R
         node = along(wrapper.module, place.path)[-1]
         span = positions[node]
         end = (span.end.line, span.end.column)
-        if place.header and isinstance(
-            body := getattr(node, "body", None), libcst.CSTNode
-        ):  # its blocks are upstream's
+        body = getattr(node, "body", None)
+        if place.header and isinstance(body, libcst.CSTNode):
+            # The blocks of the statement are upstream's.
             end = (positions[body].start.line, positions[body].start.column)
         yield (span.start.line, span.start.column), end
 
 
 def sites(code: NewCode, files: Workspace) -> Iterator[Site]:
-    """Yield the uses in a piece of code, as far as it can run."""
+    """Yield the sites in a piece of code, as far as it can run."""
     tree = ast.parse(files.read(code.file) or b"")
     yield from (site for site in _walk(tree, (), guarded=False) if _inside(site.node, code.ranges))
 
 
 def _inside(node: ast.AST, ranges: tuple[Range, ...] | None) -> bool:
-    """Whether the name that a use ends with stands in one of the ranges."""
+    """Whether the name that a site ends with stands in one of the ranges."""
     at = node.func if isinstance(node, ast.Call) else node
     where = (at.lineno, at.col_offset)  # type: ignore[attr-defined]
     if isinstance(at, ast.Attribute):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,30 +62,42 @@ class Calls:
     """The list of one overlay.
 
     Attributes:
-        releases: those on which it was recorded, each with the digest of `files` there.
-        also: the modules that the way to a definition leads through, and that no key names.
+        releases: those on which it was recorded.
+        through: by what is taken (a place, or an import), the modules that decide on it, if not the place's file alone:
+            those of re-exports and base classes.
+        known: by modules that decide on something, digests of their contents on the releases.
         code: what is taken, by the code that takes it: the path of a companion, or `PART SHAPE` for what the edits of
             a part insert.
     """
 
-    releases: Mapping[str, str]
-    also: tuple[str, ...]
+    releases: tuple[str, ...]
+    through: Mapping[str, tuple[str, ...]]
+    known: Mapping[tuple[str, ...], tuple[str, ...]]
     code: Mapping[str, Taken]
 
     @property
-    def files(self) -> frozenset[str]:
+    def files(self) -> tuple[str, ...]:
         """The modules of vLLM in which the check looks."""
-        named = (place.partition(" ")[0] for taken in self.code.values() for place in _places(taken))
-        return frozenset((*named, *self.also))
+        return tuple(sorted({file for way in self.known for file in way}))
 
-    def digest(self, read: Callable[[str], bytes | None]) -> str:
-        """Return a digest of `files` in a tree."""
-        each = (f"{file} {hashlib.sha256(read(file) or b'').hexdigest()}\n" for file in sorted(self.files))
-        return hashlib.sha256("".join(each).encode()).hexdigest()[:16]
+    def way(self, taken: str) -> tuple[str, ...]:
+        """Return the modules that decide on something that is taken."""
+        return self.through.get(taken) or (taken.partition(" ")[0],)
 
-    def proved(self, read: Callable[[str], bytes | None]) -> bool:
-        """Whether a tree has `files` as one of the releases, so that nothing of them need be compared."""
-        return self.digest(read) in self.releases.values()
+    def proved(self, taken: str, digest: Callable[[str], str]) -> bool:
+        """Whether the modules that decide on something are as on a release, so that nothing need be compared.
+
+        Args:
+            taken: a place, or an import.
+            digest: returns a digest of a file.
+        """
+        way = self.way(taken)
+        return combined(way, digest) in self.known.get(way, ())
+
+
+def combined(files: Iterable[str], digest: Callable[[str], str]) -> str:
+    """Return one digest of several files."""
+    return hashlib.sha256("".join(map(digest, files)).encode()).hexdigest()[:8]
 
 
 def file_of(module: str) -> str:
@@ -113,13 +125,15 @@ def parse(data: bytes) -> Calls:
     """
     try:
         document: Any = json.loads(data)
-        if document["format"] != FORMAT:
-            raise ValueError(f"it has the format {document['format']!r}, and this vpatch reads {FORMAT}")
-        code = {key: _taken(each) for key, each in document["code"].items()}
-        return Calls(dict(document["releases"]), tuple(document["also"]), code)
+        if document["format"] == FORMAT:
+            code = {key: _taken(each) for key, each in document["code"].items()}
+            through = {taken: tuple(map(str, files)) for taken, files in document["through"].items()}
+            known = {tuple(way.split()): tuple(map(str, each)) for way, each in document["known"].items()}
+            return Calls(tuple(map(str, document["releases"])), through, known, code)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         cause = f"it is damaged ({type(error).__name__}: {error}): delete it, and run `python -m vpatch.calls`"
         raise ValueError(cause) from error
+    raise ValueError(f"it has the format {document['format']!r}, and this vpatch reads {FORMAT}")
 
 
 def _taken(document: Any) -> Taken:
@@ -138,18 +152,13 @@ def _call(document: Any) -> Call:
     return Call(given, interfaces, at, bool(document.get("ignored")), bool(document.get("optional")))
 
 
-def _places(taken: Taken) -> Iterator[str]:
-    for place, call in (*taken.calls.items(), *taken.overrides.items()):
-        yield from (place, *call.at)
-    yield from taken.reads
-
-
 def write(calls: Calls) -> bytes:
     """Return the bytes of a list, sorted, so that a change of it reads as a diff."""
     document = {
         "format": FORMAT,
-        "releases": dict(calls.releases),
-        "also": sorted(calls.also),
+        "releases": list(calls.releases),
+        "through": {taken: list(files) for taken, files in sorted(calls.through.items())},
+        "known": {" ".join(way): list(digests) for way, digests in sorted(calls.known.items())},
         "code": {key: _document(each) for key, each in sorted(calls.code.items())},
     }
     text = json.dumps(document, indent=1)

@@ -10,7 +10,7 @@ from itertools import combinations
 from vpatch.core.calls import Calls
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
-from vpatch.core.landing.fit import fit
+from vpatch.core.landing.fit import Findings, fit
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.parse import ParsedModules
 from vpatch.core.select import inside
@@ -103,7 +103,7 @@ class Engine:
             return Changeset(before, before, {}, broken)
         raise RuntimeError("\n".join(map(str, broken)))
 
-    def landed(self, read: Read) -> tuple[Workspace, dict[tuple[str, str, str], check.Findings]]:
+    def landed(self, read: Read) -> tuple[Workspace, dict[tuple[str, str, str], Findings]]:
         """Apply the pending overlays in memory; return the files, and the findings by overlay, part and shape.
 
         Where their code lands is not checked.
@@ -186,20 +186,16 @@ class Engine:
             return {}, known.notes
         opened = check.opened(pairs, files)
         shapes = _shapes(judgement)
-        proved = calls is not None and calls.proved(files.original)
         with blaming(judgement.verdict.id, calls):
-            fits = {p: fit(calls, p, shapes[p], pairs, files, proved=proved) for p, pairs in found.items()}
-        problems = {
-            part: [*check.problems(findings, opened, files), *fits[part].problems] for part, findings in found.items()
-        }
-        said: set[str] = set()  # parts that share a companion would say the same
+            fits, read = fit(calls, {part: (shapes[part], own) for part, own in found.items()}, files)
+        problems = {part: [*check.problems(own, opened, files), *fits[part][0]] for part, own in found.items()}
+        told: set[str] = set()  # parts that share a companion would say the same
         notes = {}
-        for part, findings in found.items():
-            notes[part] = tuple(n for n in (*check.notes(findings, opened), *fits[part].notes) if n not in said)
-            said.update(notes[part])
+        for part, own in found.items():
+            notes[part] = tuple(one for one in (*check.notes(own, opened), *fits[part][1]) if one not in told)
+            told.update(notes[part])
         if not any(problems.values()):
-            beyond = frozenset().union(*(each.read for each in fits.values())) - {*names}
-            self._landed[key] = _Landed(before, notes, {file: files.read(file) for file in beyond})
+            self._landed[key] = _Landed(before, notes, {file: files.read(file) for file in {*read} - {*names}})
         return problems, notes
 
 
@@ -245,7 +241,7 @@ def _apply(judgement: Judgement, files: Workspace) -> None:
                         edit.apply(files, judgement.verdict.id)
 
 
-def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check.Findings]]:
+def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, Findings]]:
     """Yield the parts that are applied in `files`, each with the findings of its edits."""
     name, states = judgement.verdict.id, {State.APPLIED}
     if judgement.verdict.state is State.PENDING:

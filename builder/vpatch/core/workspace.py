@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 from vpatch.core.landing.binding import Scope
@@ -23,6 +24,7 @@ class Workspace:
         self._read = read
         self._cache = cache or ParsedModules()
         self._bytes: dict[str, bytes | None] = {}
+        self._digests: dict[str, str] = {}
         self._changed: dict[str, Source | bytes] = {}
 
     def original(self, file: str) -> bytes | None:
@@ -30,6 +32,12 @@ class Workspace:
         if file not in self._bytes:
             self._bytes[file] = self._read(file)
         return self._bytes[file]
+
+    def digest(self, file: str) -> str:
+        """Return a digest of a file in the tree, without the changes; that of nothing if there is none."""
+        if file not in self._digests:
+            self._digests[file] = hashlib.sha256(self.original(file) or b"").hexdigest()
+        return self._digests[file]
 
     def names(self, folder: str) -> tuple[str, ...] | None:
         """Return the names in a folder of the tree, whose path ends with a slash; None if the tree does not have it."""

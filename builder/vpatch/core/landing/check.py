@@ -16,11 +16,12 @@ from vpatch.core import cst
 from vpatch.core.landing import companions
 from vpatch.core.landing.binding import Scope, dotted, imported_as, inner_names, reads
 from vpatch.core.landing.definitions import Line, Module, ReadAt, decorated, headline, line_before, overrides
+from vpatch.core.landing.fit import Findings
 from vpatch.core.landing.flow import Definition, Function, bound_by, statements
 from vpatch.core.overlay import COMPANIONS, Edit
 from vpatch.core.parse import width
 from vpatch.core.syntax import along
-from vpatch.core.verdict import EditFinding, Found, Landed
+from vpatch.core.verdict import Found, Landed
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from vpatch.core.workspace import Workspace
 
 _KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
-
-Findings = Sequence[tuple[Edit, EditFinding]]
 
 
 @dataclass(frozen=True)

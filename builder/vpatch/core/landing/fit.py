@@ -7,13 +7,12 @@ recorded on releases that prove it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from inspect import Parameter, Signature
 from typing import TypeAlias
 
-from vpatch.core.calls import Call, Calls, Taken, inserted_by
+from vpatch.core.calls import Call, Calls, Taken, inserted_by, module_files
 from vpatch.core.landing.interfaces import Interface, arguments, parse_interface, signature
 from vpatch.core.landing.lookup import Defined, Lookup
 from vpatch.core.overlay import COMPANIONS, Edit
@@ -22,79 +21,96 @@ from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem, nearest
 
 Findings: TypeAlias = Sequence[tuple[Edit, EditFinding]]
-Rules: TypeAlias = "Callable[[Call, Interface, str], Iterator[str]]"
+Rules: TypeAlias = Callable[[Call, Interface, str], Iterator[str]]
+Compared: TypeAlias = tuple[Sequence[Problem], Sequence[str]]
+"""What does not fit, and notes."""
+Compare: TypeAlias = Callable[[Lookup], Compared]
 
 _BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What does not fit, notes on what may not, and the files that were read."""
-
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-    read: frozenset[str] = frozenset()
-
-
 def fit(
-    calls: Calls | None, part: str, shape: str, found: Findings, files: Workspace, *, proved: bool = False
-) -> Checked:
-    """Check what the code of one part takes from vLLM.
+    calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: Workspace
+) -> tuple[Mapping[str, Compared], Collection[str]]:
+    """Check what the code of an overlay takes from vLLM.
 
     Args:
         calls: the overlay's list; None without one.
-        part: the part's name.
-        shape: the name of its shape that is applied.
-        found: the findings of its edits.
+        parts: by name, the applied parts, each with the name of its shape and the findings of its edits.
         files: the tree after the edits.
-        proved: before the edits, all that the list names was as on a release that it was recorded on.
+
+    Returns:
+        What was found, by part; the modules that were read.
     """
     if calls is None:
-        return Checked(notes=("nothing is recorded of what its code takes from vLLM, so that was not checked",))
-    companions = [edit.file for edit, _ in found if edit.file.startswith(COMPANIONS)]
-    lookup, problems, notes = Lookup(files), dict[Problem, None](), dict[str, None]()
-    for key in dict.fromkeys((inserted_by(part, shape), *companions)):
-        if (taken := calls.code.get(key)) is None:
-            notes[f"nothing is recorded of what {key} takes from vLLM, so that was not checked"] = None
-            continue
-        if proved:
-            continue
-        by = key.rpartition("/")[2] if key in companions else "the new code"
-        problems |= dict.fromkeys(_problems(taken, by, lookup))
-        notes |= dict.fromkeys(_notes(taken, lookup))
-    return Checked(tuple(problems), tuple(notes), frozenset(lookup.read))
+        return dict.fromkeys(
+            parts, ([], ["nothing is recorded of what its code takes from vLLM, so that was not checked"])
+        ), ()
+    lookup = Lookup(files)
+    compared: dict[str, Compared] = {}  # parts share companions
+    found: dict[str, Compared] = {}
+    for part, (shape, findings) in parts.items():
+        companions = [edit.file for edit, _ in findings if edit.file.startswith(COMPANIONS)]
+        keys = dict.fromkeys((inserted_by(part, shape), *companions))
+        for key in keys.keys() - compared.keys():
+            compared[key] = _compared(key, calls, lookup)
+        problems = dict.fromkeys(problem for key in keys for problem in compared[key][0])
+        found[part] = [*problems], list(dict.fromkeys(note for key in keys for note in compared[key][1]))
+    return found, lookup.read
 
 
-def _problems(taken: Taken, by: str, lookup: Lookup) -> Iterator[Problem]:
-    for key, call in taken.calls.items():
-        yield from _of_definition(key, call, by, lookup, misfits)
-    for key, call in taken.overrides.items():
-        yield from _of_definition(key, call, by, lookup, _outgrown)
-    for owner, attributes in taken.reads.items():
-        file, _, name = owner.partition(" ")
-        for attribute in lookup.unset(owner, attributes):
-            yield _drifted(file, name, f"sets no `{attribute}`, which {by} reads")
-    for path in taken.imports:
-        module, _, name = path.rpartition(".")
-        if not lookup.defines(module, name):
-            yield Problem("drifted", f"{module.replace('.', '/')}.py", f"defines no `{name}`, which {by} imports")
+def _compared(key: str, calls: Calls, lookup: Lookup) -> Compared:
+    """Compare what one piece of code takes."""
+    if (code := calls.code.get(key)) is None:
+        return [], [f"nothing is recorded of what {key} takes from vLLM, so that was not checked"]
+    by = key.rpartition("/")[2] if key.startswith(COMPANIONS) else "the new code"
+    questioned = [compare for taken, compare in questions(code, by) if not calls.proved(taken, lookup.files.digest)]
+    answers = [compare(lookup) for compare in questioned]
+    return [one for problems, _ in answers for one in problems], [one for _, notes in answers for one in notes]
+
+
+def questions(code: Taken, by: str) -> Iterator[tuple[str, Compare]]:
+    """Yield what a piece of code takes, a place or an import, each with the function that compares it with a tree."""
+    for place, call in code.calls.items():
+        yield place, partial(_definition, place, call, by, misfits)
+    for place, call in code.overrides.items():
+        yield place, partial(_definition, place, call, by, _outgrown)
+    for place, attributes in code.reads.items():
+        yield place, partial(_attributes, place, attributes, by)
+    for path in code.imports:
+        yield path, partial(_import, path, by)
+
+
+def _attributes(owner: str, attributes: Sequence[str], by: str, lookup: Lookup) -> Compared:
+    file, _, name = owner.partition(" ")
+    return [_drifted(file, name, f"sets no `{each}`, which {by} reads") for each in lookup.unset(owner, attributes)], []
+
+
+def _import(path: str, by: str, lookup: Lookup) -> Compared:
+    module, _, name = path.rpartition(".")
+    if lookup.defines(module, name):
+        return [], []
+    return [_drifted(module_files(module)[0], "", f"defines no `{name}`, which {by} imports")], []
 
 
 def _drifted(file: str, name: str, cause: str) -> Problem:
     return Problem("drifted", file, cause, name)
 
 
-def _of_definition(key: str, call: Call, by: str, lookup: Lookup, rules: Rules) -> Iterator[Problem]:
-    file, _, name = key.partition(" ")
-    definitions = found(key, call, lookup)
-    if not definitions:
-        if not call.optional:
-            yield _drifted(file, name, f"is gone, and {by} calls it{_near(file, name, lookup)}")
-        return
+def _definition(place: str, call: Call, by: str, rules: Rules, lookup: Lookup) -> Compared:
+    definitions = found(place, call, lookup)
+    file, _, name = place.partition(" ")
+    if not definitions and not call.optional:
+        return [_drifted(file, name, f"is gone, and {by} calls it{_near(file, name, lookup)}")], []
+    known = {digest for bodies in call.interfaces.values() for digest in bodies}
+    problems, notes = list[Problem](), list[str]()
     for each in definitions:
         interface = lookup.interface(each)
-        for cause in rules(call, interface, by) if interface else ():
-            yield _drifted(each.file, each.name, f"line {each.stmt.lineno}: {cause}")
+        causes = rules(call, interface, by) if interface else ()
+        problems += [_drifted(each.file, each.name, f"line {each.stmt.lineno}: {cause}") for cause in causes]
+        if known and lookup.digest(each) not in {*known, ""}:
+            notes.append(f"`{each.name}` of {each.file}, which it calls, is not one that the overlay was proved with")
+    return problems, notes
 
 
 def found(key: str, call: Call, lookup: Lookup) -> list[Defined]:
@@ -212,12 +228,3 @@ def _not_accepted(mine: Signature, theirs: Signature) -> Iterator[str]:
     for name, each in mine.parameters.items():
         if _is_required(each) and name not in theirs.parameters:
             yield f"takes no `{name}`, which the method requires"
-
-
-def _notes(taken: Taken, lookup: Lookup) -> Iterator[str]:
-    """Yield the callees whose bodies are new."""
-    for key, call in taken.calls.items():
-        known = {digest for bodies in call.interfaces.values() for digest in bodies}
-        for each in found(key, call, lookup) if known else ():
-            if lookup.digest(each) not in {*known, ""}:
-                yield f"`{each.name}` of {each.file}, which it calls, is not one that the overlay was proved with"

@@ -189,7 +189,7 @@ def _is_ellipsis(stmt: ast.stmt) -> bool:
 
 
 def _annotated(annotation: ast.expr | None) -> str:
-    """Return the shape that a return annotation names; "" if there is none."""
+    """Return the shape that a return annotation names, or an empty text."""
     match annotation:
         case None:
             return ""

@@ -89,10 +89,9 @@ class Lookup:
             return []
         seen |= {(file, name)}
         first, _, rest = name.partition(".")
-        found = [
-            each for stmt in _in_force(module, first) for each in self._follow(file, module, stmt, first, rest, seen)
-        ]
-        if not found and not _in_force(module, first):
+        bound = _in_force(module, first)
+        found = [each for stmt in bound for each in self._follow(file, module, stmt, first, rest, seen)]
+        if not bound:
             for stmt in module.binders(STAR):
                 found += self._imported(absolute(imported_as(STAR, stmt), file)[:-2], name, seen)
         if not found and module.binders("__getattr__") and _names(self.files.read(file) or b"", name):
@@ -223,13 +222,11 @@ def _has_fields(node: ast.AST) -> bool:
 
 
 def _is_field(stmt: ast.AnnAssign) -> bool:
-    if dotted(stmt.annotation if not isinstance(stmt.annotation, ast.Subscript) else stmt.annotation.value).endswith(
-        "ClassVar"
-    ):
-        return False
+    annotation = stmt.annotation.value if isinstance(stmt.annotation, ast.Subscript) else stmt.annotation
     options = {each.arg: each.value for each in stmt.value.keywords} if isinstance(stmt.value, ast.Call) else {}
     init = options.get("init")
-    return not (isinstance(init, ast.Constant) and init.value is False)
+    excluded = isinstance(init, ast.Constant) and init.value is False
+    return not (excluded or dotted(annotation).endswith("ClassVar"))
 
 
 def _has_default(value: ast.expr | None) -> bool:
