@@ -57,9 +57,11 @@ def test_the_tests_pass(project: Path) -> None:
     release.parent.mkdir(parents=True, exist_ok=True)
     release.symlink_to(tree_of(RELEASE))
     env = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(project.parent / "caches")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout
+    record = [("vpatch.calls", name, "--release", RELEASE) for name in ("my-fix", "other")]
+    for module, *arguments in (*record, ("pytest", "-q", "-p", "no:cacheprovider", "tests")):
+        command = [sys.executable, "-m", module, *arguments]
+        ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "10 passed" in ran.stdout
 
 

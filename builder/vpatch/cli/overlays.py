@@ -99,8 +99,9 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
 def new_command(name: str, folder: Path, release: str) -> Report:
     """Write a new overlay: its module, a companion and a test.
 
-    The test passes at once; then make the overlay yours. DIR (default: the current folder) is a project that ships
-    overlays: its pyproject.toml has an entry point `vpatch.overlays`. If it is not, vpatch makes a project in DIR/NAME.
+    The test passes once you recorded what the code takes from vLLM; then make the overlay yours. DIR (default: the
+    current folder) is a project that ships overlays: its pyproject.toml has an entry point `vpatch.overlays`. If it is
+    not, vpatch makes a project in DIR/NAME.
     """
     if not _ID.fullmatch(name):
         raise click.BadParameter(
@@ -125,7 +126,8 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     install, python = how_to_develop(top)
     test = next(path for path in written if path.name.startswith("test_"))
     begun = [install] if package is None else []
-    steps = [*begun, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
+    recorded = f"{python} -m vpatch.calls {name} --release {shlex.quote(release)}"
+    steps = [*begun, recorded, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
     said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
     names = [*map(str, written)]
     return TextReport(object={"files": names}, lines=names, outcome=said)

@@ -163,7 +163,7 @@ def write(calls: Calls) -> bytes:
     }
     text = json.dumps(document, indent=1)
     # A list of texts stands on one line.
-    return (re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n").encode()
+    return (re.sub(r"\[\n([^][{}]*+)\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n").encode()
 
 
 def _document(taken: Taken) -> dict[str, object]:
