@@ -62,7 +62,7 @@ boundary_layers = Part(
                 config.defer_annotations(),
                 config.ensure_import("from typing import TYPE_CHECKING"),
                 config.ensure_import("from vllm.config import ModelConfig", typing_only=True),
-                skip_layers.replace(GET_BOUNDARY_SKIP_LAYERS, known="5e16a80928df1fe1"),
+                skip_layers.replace(GET_BOUNDARY_SKIP_LAYERS, known="1b8abeb285c07a74"),
                 shared.turboquant_branch.delete(REFUSAL),
                 shared.turboquant_branch.replace_expression(f"{CALL}(num_layers)", f"{CALL}(model_config)"),
                 # The second name is private, but upstream's tests import it.

@@ -23,7 +23,7 @@ from vpatch.core.verdict import Answer, EditFinding, Found
 class Custom:
     file: str = "vllm/engine/arg_utils.py"
     scope: str = "EngineArgs"
-    reach = ()
+    files = ()
     {more}
 
     def state(self, files, overlay):

@@ -10,7 +10,7 @@ import pytest
 import vpatch as v
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Reach, Shape
+from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Shape
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import EditFinding, State
 from vpatch.core.workspace import Workspace
@@ -20,7 +20,7 @@ from tests.snippets import FILE, applied, in_any_order, make, module, names_of_f
 __all__ = ["names_of_fragments"]
 
 SOURCE = "def f():\n    a(b(1), 2)\n    c()\n    d()\n"
-FORM = fingerprint(Workspace(module(SOURCE).get).source(FILE).module.body[0])
+FORM = fingerprint(Workspace(module(SOURCE).get).source(FILE).tree.body[0])
 
 
 def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
@@ -82,7 +82,7 @@ def test_overlays_that_fail_only_together_are_in_conflict() -> None:
     assert [one.state for one in changeset.before] == [State.PENDING, State.PENDING]
     assert changeset.files == {}
     assert [(p.what, p.where) for p in changeset.problems] == [("conflict", "two")]
-    cause = "part is drifted once the edits are made, not applied: vllm/m.py: `2` is there 2 times"
+    cause = "part is drifted once the edits are made, not applied: the code that has the mark `# vpatch: two` in line 2"
     assert cause in changeset.problems[0].cause
 
 
@@ -105,10 +105,6 @@ class Faulty:
     gives: bytes
     file: str = FILE
     scope: str = ""
-
-    @property
-    def reach(self) -> Reach:
-        return ((FILE, ""),)
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         return self.edit.state(files, overlay)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from vpatch import AddFile, Contains, Defines, Lists, Not, ReplaceExpr
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Reach, Shape
+from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Shape
 from vpatch.core.parse import Source
 from vpatch.core.verdict import Answer, EditFinding, Found, State
 from vpatch.core.workspace import Workspace
@@ -163,8 +163,8 @@ class Broken:
     found: Found | None = None
 
     @property
-    def reach(self) -> Reach:
-        return ((FILE, None),)
+    def files(self) -> tuple[str, ...]:
+        return (FILE,)
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         if self.found is None:
@@ -206,7 +206,6 @@ class Counting:
     looked: Counted
     file: str = FILE
     scope: str = "f"
-    reach: Reach = ((FILE, "f"),)
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         self.looked.times += 1

@@ -53,14 +53,6 @@ def lands(message: str, source: str, *edits: Edit) -> None:
         assert applied(module(source), overlay(*edits))
 
 
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_a_placeholder_that_is_not_vpatchs(count: int) -> None:
-    """It stands for a number of statements, so that the new code would be looked for in another place."""
-    source = f'"""vpatch:elided:0:{count}"""\ndef f():\n    c()\n'
-
-    lands("takes for its own placeholder", source, InsertAfter(FILE, "f", "c()", "x = 1"))
-
-
 @pytest.mark.parametrize(
     ("new", "name"),
     [
@@ -140,7 +132,7 @@ UNKNOWN = AddFunction(FILE, "", "def g(x: Unknown) -> Unknown: return x")
 INNER = InsertAfter(FILE, "f.g", "anchor()", "print(name)")
 IN_CLASS = InsertAfter(FILE, "A", "x = 1", "y = name")
 FUNCTION = "def f(a):\n    return a\n"
-FORM = fingerprint(Workspace(module(FUNCTION).get).source(FILE).module.body[0])
+FORM = fingerprint(Workspace(module(FUNCTION).get).source(FILE).tree.body[0])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
-"""Marks on statements of every form."""
+"""Marks in text, and on statements of every form."""
 
 from __future__ import annotations
 
-import libcst as cst
+import ast
+
 import pytest
-from vpatch.core.marks import carrier, mark, marked_by, marks_in, marks_on, with_mark
+from vpatch.core.marks import mark, marked_by, marks_in, with_marks
+from vpatch.core.rewrite import Revision, rewritten
+from vpatch.core.workspace import Workspace
+
+from tests.snippets import FILE
 
 
 @pytest.mark.parametrize(
@@ -23,14 +28,14 @@ from vpatch.core.marks import carrier, mark, marked_by, marks_in, marks_on, with
     ],
 )
 def test_a_statement_is_marked_once(code: str, after: str) -> None:
-    module = cst.parse_module(code)
+    for given in (code, after):
+        source = Workspace({FILE: given.encode()}.get).source(FILE)
+        assert rewritten(source, [Revision((("body", 0),), "demo")]).decode() == after
+    assert "demo" in Workspace({FILE: after.encode()}.get).source(FILE).marks_on(ast.parse(after).body[0])
 
-    marked = with_mark(module.body[0], "demo")
 
-    assert module.with_changes(body=[marked]).code == after
-    assert "demo" in marks_on(marked)
-    assert "demo" not in marks_on(module.body[0])
-    assert module.with_changes(body=[with_mark(marked, "demo")]).code == after
+def test_marks_stand_behind_a_comment_and_are_sorted() -> None:
+    assert with_marks("# why  # vpatch: b", ["c", "a", "b"]) == "# why  # vpatch: a  # vpatch: b  # vpatch: c"
 
 
 @pytest.mark.parametrize(
@@ -46,12 +51,3 @@ def test_marks_are_found_in_text(text: str, found: list[str]) -> None:
     assert marked_by(text) == found
     assert marks_in(text.encode() + b"\xff") == found
     assert marked_by(mark("a-b")) == ["a-b"]
-
-
-def test_only_statements_have_marks() -> None:
-    module = cst.parse_module("a\n")
-
-    with pytest.raises(LookupError):
-        carrier(module, ())
-    with pytest.raises(LookupError, match="Name"):
-        marks_on(cst.Name("a"))

@@ -1,4 +1,4 @@
-"""Code that nests too deeply is refused before libcst parses it and crashes."""
+"""Code that nests too deeply, or is too large, is refused."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from collections.abc import Callable
 import pytest
 from vpatch import EnsureImport
 from vpatch.core import nesting
-from vpatch.core.parse import Lost, ParsedModules
+from vpatch.core.parse import Lost
 from vpatch.core.workspace import Workspace
-from vpatch.errors import Failure
 
 from tests.conftest import Trees
-from tests.core.test_parse import elided
 from tests.releases import FIRST
-from tests.snippets import FILE, make, overlay
+from tests.snippets import FILE, M, applied, module, overlay
 from tests.tiers import deep
 
 NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
@@ -60,10 +58,10 @@ FIRST_KINDS = {"parentheses, never closed", "indents", "lambdas", "and", "a deco
 def test_too_deep(kind: str, before: str) -> None:
     data = f"import a\n{before}\nx = (1,\n2)\n{DEEP[kind](5000)}\n".encode()
 
-    # Behind code that no Python accepts, libcst's tokenizer and ours reach only the first few of these.
-    for reach in ((), ("",)) if not before or kind not in {"indents", "formats"} else ():
+    # Behind code that no Python accepts, our tokenizer meets only the first few of these.
+    if not before or kind not in {"indents", "formats"}:
         with pytest.raises(nesting.TooDeep, match=r"(nest|too many levels).* \(line \d+\)$") as refused:
-            elided(data, reach)
+            nesting.parse(data.decode())
         assert f"(line {7 if before else 5})" in str(refused.value) or kind not in {"lambdas", "and"}
     with pytest.raises(Lost, match="not valid Python: "):
         Workspace({FILE: data}.get).source(FILE)
@@ -87,7 +85,7 @@ FLAT = {
 def test_long_and_flat(kind: str) -> None:
     data = FLAT[kind].encode()
 
-    assert Workspace({FILE: data}.get).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get).source(FILE).text == FLAT[kind]
     with pytest.raises(nesting.TooDeep if "elif" in FLAT[kind] else SyntaxError):
         nesting.parse(f"{NEWER}{FLAT[kind]}\n")
 
@@ -106,8 +104,8 @@ def test_limits_apply_to_decoded_text() -> None:
 def test_encodings_that_are_read(cookie: str) -> None:
     data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
 
-    assert Workspace({FILE: data}.get).source(FILE).bytes == data
-    assert Workspace({FILE: data}.get, ParsedModules({FILE: frozenset()})).source(FILE).bytes == data
+    source = Workspace({FILE: data}.get).source(FILE)
+    assert source.text.encode(source.encoding) == data
 
 
 @pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
@@ -116,7 +114,7 @@ def test_columns_count_in_any_encoding(cookie: str) -> None:
     data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
 
     with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
-        elided(data, ())
+        nesting.parse(data.decode(cookie))
 
 
 MUCH = {
@@ -157,9 +155,9 @@ def test_every_module_of_a_release_is_within_the_limits(
 ) -> None:
     monkeypatch.setattr(nesting, "TOKENS", nesting.TOKENS // 4)
 
-    for module in pristine(release).rglob("*.py"):
-        if module.stat().st_size > nesting.TOKENS:
-            nesting.bound(module.read_text("utf-8"))
+    for file in pristine(release).rglob("*.py"):
+        if file.stat().st_size > nesting.TOKENS:
+            nesting.bound(file.read_text("utf-8"))
 
 
 AT_THE_LIMITS = f"""
@@ -179,11 +177,10 @@ def test_libcst_parses_code_at_the_limits() -> None:
     assert subprocess.run([sys.executable, "-c", AT_THE_LIMITS], check=False).returncode == 0
 
 
-def test_code_too_deep_to_write_is_a_failure() -> None:
-    """Too deep for Python's recursion limit, but not for the parsers."""
-    deep = f"import a\nx = {'not ' * 700}1\n\x0c\n".encode()
-    with pytest.raises(Lost, match="not valid Python: nested too deeply"):
-        Workspace({FILE: deep}.get).source(FILE)
+def test_deep_code_around_a_change_stays() -> None:
+    """As deep as the parsers take it; libcst writes the changed statement alone."""
+    deep = f"import a\nx = {'not ' * 700}1\n"
 
-    with pytest.raises(Failure, match=f"cannot write code: {FILE}: it is nested too deeply"):
-        make({FILE: deep.replace(b"\x0c\n", b"")}, overlay(EnsureImport(FILE, "import z")))
+    assert applied(module(deep), overlay(EnsureImport(FILE, "import z")))[FILE].decode() == deep.replace(
+        "import a\n", f"import a\nimport z{M}\n"
+    )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from contextlib import nullcontext
-from unittest.mock import Mock
 
-import libcst as cst
 import pytest
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import (
@@ -19,6 +16,9 @@ from vpatch.core.select import (
     scopes,
 )
 from vpatch.core.syntax import Spot
+from vpatch.core.workspace import Workspace
+
+from tests.snippets import FILE
 
 CODE = """
 import a
@@ -62,7 +62,7 @@ class B:
 
 
 def source(code: str) -> Source:
-    return Source("m.py", cst.parse_module(code))
+    return Workspace({FILE: code.encode()}.get).source(FILE)
 
 
 @pytest.mark.parametrize(
@@ -97,38 +97,6 @@ def test_a_missing_name(scope: str, message: str) -> None:
     assert str(lost.value).startswith(message)
 
 
-def test_missing_names_parse_a_module_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that upstream changed is asked for by many edits and predicates, in modules that parse in a second."""
-    found, parse = source(CODE), Mock(wraps=ast.parse)
-    monkeypatch.setattr("vpatch.core.select.ast.parse", parse)
-
-    for scope in ("B.pp", "B.oo", "B.pp"):
-        with pytest.raises(Lost, match="no ") as lost:
-            scopes(found, scope)
-        assert "nearest: 'B." in str(lost.value)
-    assert parse.call_count == 1
-
-
-def test_names_are_alike_in_both_syntax_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    def every_name() -> list[str]:
-        found = source(CODE)
-        with pytest.raises(Lost) as lost:
-            scopes(found, "zzzz")
-        str(lost.value)
-        return sorted(found.names)
-
-    known = every_name()
-    monkeypatch.setattr("vpatch.core.select.ast.parse", Mock(side_effect=SyntaxError))  # as for a newer Python's code
-
-    assert known == every_name()
-    assert known == sorted(
-        [
-            *("f", "f.inner", "f.Local", "f.Local.m", "f", "A", "A", "A.m", "g"),
-            *("B", "B.p", "B.p.setter", "B.p.deleter", "B.o", "B.looped"),
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("within", "count"),
     [
@@ -146,22 +114,18 @@ def test_headers(within: list[str], count: int) -> None:
         assert len(scopes(source(code), "", within)) == count
 
 
-def test_a_block_of_code_keeps_the_comments_above_it() -> None:
-    first, second = block("\n# one\na\n# two\nb\n")
-
-    assert [cst.Module([]).code_for_node(statement) for statement in (first, second)] == ["# one\na\n", "# two\nb\n"]
-
-
 def test_runs_are_directly_in_a_block() -> None:
-    root = Spot((), source("a\nb\nif x:\n    a\n    b\na; b\na\nb\n").module)
+    code = source("a\nb\nif x:\n    a\n    b\na; b\na\nb\n")
+    root = Spot((), code.tree)
 
-    assert [run[0].path for run in runs(root, block("a\nb"))] == [(("body", 0),), (("body", 4),)]
-    assert runs(Spot((), source("if x: a\n").module.body[0]), block("a")) == []
+    assert [run[0].path for run in runs(code, root, block("a\nb"))] == [(("body", 0),), (("body", 3),), (("body", 5),)]
+    suite = source("if x: a\n")
+    assert runs(suite, Spot((("body", 0),), suite.tree.body[0]), block("a")) == []
 
 
 def test_matches_inside_a_match_do_not_count() -> None:
     code = source("f(f(1))\ng(f(1))\n")
-    root = Spot((), code.module)
+    root = Spot((), code.tree)
 
     assert len(expressions(code, root, expression("f(...)"), exactly=False)) == 2
     assert len(expressions(code, root, expression("f(1)"))) == 2
@@ -169,25 +133,9 @@ def test_matches_inside_a_match_do_not_count() -> None:
 
 def test_the_nearest_candidate() -> None:
     found = source('"""Doc\n\nstring."""\nx = 1\n\n\ndef f():\n    a = clamp(\n        budget,\n        1)\n')
-    root = Spot((), found.module)
+    root = Spot((), found.tree)
 
-    assert nearest(found, [root], expression("clamp(budget, 2)"))() == "; nearest, line 8: `clamp( budget, 1)`"
-    assert nearest(found, [root], block("def f(x): pass"))() == "; nearest, line 7: `def f(): ...`"
-    assert nearest(found, [root], expression("{1: 2}"))() == ""
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_lines_are_counted_in_every_kind_of_newline(newline: str) -> None:
-    code = newline.join(["# one", "", "a", "if b:", "    c", "    # two", "    @d", "    def e(): ...", ""])
-    found = source(code)
-
-    assert found.line((("body", 1), ("body", -1), ("body", 0), ("body", 0))) == 5
-    assert found.line((("body", 1), ("body", -1), ("body", 1))) == 7
-
-
-def test_code_is_quoted_on_one_short_line() -> None:
-    found = source("f(\n    a,\n    b)\n" + "x" * 90)
-
-    assert found.text(found.module.body[0]) == "f( a, b)"
-    assert found.text(found.module.body[1]) == "x" * 77 + "..."
+    assert nearest(found, [root], "clamp(budget, 2)")() == "; nearest, line 8: `clamp( budget, 1)`"
+    assert nearest(found, [root], "def f(x): pass")() == "; nearest, line 7: `def f(): ...`"
+    assert nearest(found, [root], "{1: 2}")() == ""
     assert headline("\n  f(\n a)\n") == "f("

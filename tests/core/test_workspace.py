@@ -7,7 +7,8 @@ import difflib
 import pytest
 from vpatch import AddFunction, EnsureImport, InsertAfter, ReplaceExpr
 from vpatch.core.parse import Lost, ParsedModules
-from vpatch.core.select import block
+from vpatch.core.rewrite import Splice
+from vpatch.core.syntax import Spot
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
 
@@ -27,7 +28,7 @@ __all__ = ["names_of_fragments"]
         (b"# -*- coding: klingon -*-\n", "not readable as text"),
         (b"\xef\xbb\xbf# -*- coding: latin-1 -*-\n", "not readable as text"),
         (b"x\n\x0cy\n", "has whitespace, such as a form feed"),
-        (b"x\r\ny\r", "has whitespace"),
+        (b"x\r\ny\r", "has a carriage return without a line feed"),
         (b"\\\nx\n", "has whitespace"),
     ],
 )
@@ -59,16 +60,16 @@ def test_equal_bytes_are_parsed_and_read_once() -> None:
 
 def test_changes_are_the_files_that_differ() -> None:
     files = Workspace({FILE: b"x\n", "same.py": b"y\n"}.get)
-    source = files.source(FILE)
     files.read("same.py")
 
-    files.put(FILE, source.put((("body", 0),), *block("z")))
+    files.change(FILE, lambda source: [Splice(Spot((), source.tree), 0, 1, "z", "demo")])
     files.put("same.py", b"y\n")
     files.put("new.py", b"")
 
-    assert files.read(FILE) == b"z\n"
-    assert files.source(FILE).bytes == b"z\n"
-    assert files.changes() == {FILE: b"z\n", "new.py": b""}
+    new = b"z  # vpatch: demo\n"
+    assert files.read(FILE) == new
+    assert files.source(FILE).text == new.decode()
+    assert files.changes() == {FILE: new, "new.py": b""}
 
 
 BODY = """# Licence: \xe9

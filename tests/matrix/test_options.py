@@ -113,7 +113,7 @@ import os, signal
 from vpatch import AddFile, Overlay, Part, Shape
 
 class Endless:
-    reach = (("vllm/engine/arg_utils.py", ""),)  # which differs from row to row
+    files = ("vllm/engine/arg_utils.py",)  # which differs from row to row
 
     def ask(self, files):
         os.write(os.open(os.environ["WORKING"], os.O_WRONLY), b"%d\\n" % os.getpid())

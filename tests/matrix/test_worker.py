@@ -10,7 +10,7 @@ import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued, Reach
+from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Code, Problem
@@ -41,7 +41,6 @@ class Odd:
     raises: bool = False
     file: str = FILE
     scope: str = ""
-    reach: Reach = ((FILE, ""),)
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         if self.raises:

@@ -23,10 +23,10 @@ from vpatch.core.catalogue import discover
 from vpatch.core.edits.definitions import ReplaceFunction
 from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
-from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
 from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
+from vpatch.core.syntax import along
 from vpatch.core.verdict import Changeset, EditFinding, State
 from vpatch.core.workspace import Workspace
 
@@ -108,7 +108,7 @@ class File:
                 made += overrides.of_definition(self.text, ".".join(steps[:depth]))
         for edit, finding in self.found:
             for path in finding.regions:
-                *_, anchor = (n for n in statements_at(self.source.module, tree, path) if isinstance(n, ast.stmt))
+                *_, anchor = (node for node in along(tree, path) if isinstance(node, ast.stmt))
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     *above, (block, index) = path
                     cuts = (*above, (block, index - 1)) in finding.regions  # it begins by the statement before

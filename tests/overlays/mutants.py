@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from libcst.metadata import MetadataWrapper, PositionProvider
 from vpatch.core.overlay import Edit
-from vpatch.core.parse import Source
+from vpatch.core.parse import Source, first_line
 from vpatch.core.syntax import along
 from vpatch.core.verdict import EditFinding
 
@@ -122,11 +121,10 @@ class Mutator:
     """
 
     def __init__(self, source: Source, found: Sequence[tuple[Edit, EditFinding]]) -> None:
-        self.file, self.text = source.file, source.module.code
+        self.file, self.text = source.file, source.text
         self.lines, self.tree = self.text.splitlines(keepends=True), ast.parse(self.text)
         self.exact: list[Span] = []
         self.around: set[int] = set()
-        where = MetadataWrapper(source.module, unsafe_skip_copy=True).resolve(PositionProvider)
         for edit, finding in found:
             if edit.file != self.file:
                 continue
@@ -136,9 +134,9 @@ class Mutator:
                 if imports or (isinstance(node, Definition) and node.name in scope):
                     self.around.add(node.lineno)  # type: ignore[attr-defined]
             for path in finding.regions:
-                at = where[along(source.module, path)[-1]]
-                first, last = (at.start.line, at.start.column), (at.end.line, at.end.column)
-                self.around |= set(range(at.start.line, at.end.line + 1)) | self._headers(at.start.line)
+                node = along(source.tree, path)[-1]
+                first, last = (first_line(node), node.col_offset), (node.end_lineno, node.end_col_offset)
+                self.around |= set(range(first[0], last[0] + 1)) | self._headers(first[0])
                 if "..." not in f"{getattr(edit, 'anchor', '')}{getattr(edit, 'call', '')}":
                     self.exact.append((first, last))
 

@@ -12,6 +12,7 @@ from vpatch.core.engine import Engine, Read
 from vpatch.core.landing.companions import catches
 from vpatch.core.landing.flow import truth
 from vpatch.core.overlay import COMPANIONS
+from vpatch.core.parse import first_line
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Landed
 from vpatch.core.workspace import Workspace
@@ -64,20 +65,13 @@ def code_of(engine: Engine, read: Read) -> tuple[Workspace, list[NewCode]]:
 
 
 def _ranges(places: Sequence[Landed], files: Workspace, file: str) -> Iterator[Range]:
-    import libcst
-    from libcst.metadata import MetadataWrapper, PositionProvider
-
-    wrapper = MetadataWrapper(libcst.parse_module(files.source(file).module.bytes), unsafe_skip_copy=True)
-    positions = wrapper.resolve(PositionProvider)
+    tree = files.source(file).tree
     for place in places:
-        node = along(wrapper.module, place.path)[-1]
-        span = positions[node]
-        end = (span.end.line, span.end.column)
-        body = getattr(node, "body", None)
-        if place.header and isinstance(body, libcst.CSTNode):
-            # The blocks of the statement are upstream's.
-            end = (positions[body].start.line, positions[body].start.column)
-        yield (span.start.line, span.start.column), end
+        node = along(tree, place.path)[-1]
+        end = (node.end_lineno, node.end_col_offset)
+        if place.header and node.body:  # the blocks of the statement are upstream's
+            end = (node.body[0].lineno, node.body[0].col_offset)
+        yield (first_line(node), node.col_offset), end
 
 
 def sites(code: NewCode, files: Workspace) -> Iterator[Site]:

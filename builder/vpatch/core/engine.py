@@ -11,9 +11,9 @@ from vpatch.core.calls import Calls
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
 from vpatch.core.landing.fit import Findings, fit
-from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
 from vpatch.core.parse import ParsedModules
-from vpatch.core.select import inside
+from vpatch.core.syntax import inside
 from vpatch.core.verdict import Changeset, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem, raise_all
@@ -43,29 +43,19 @@ class Engine:
     def __init__(self, overlays: Iterable[Catalogued]) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
         self._landed: dict[object, _Landed] = {}
-
-    # Parsing the overlays' own code imports libcst, which a `revert` of everything can do without.
-    @cached_property
-    def _reach(self) -> dict[str, frozenset[str]]:
-        """The qualified names that overlays read in each file."""
-        found: dict[str, set[str]] = {}
-        for part in (part for item in self.overlays for part in item.overlay.parts):
-            edits = (edit.reach for shape in part.shapes for edit in shape.edits)
-            asked = (p.reach for p in (part.merged, part.absent, *(shape.when for shape in part.shapes)) if p)
-            for file, scope in (where for reach in (*edits, *asked) for where in reach):
-                found.setdefault(file, set()).update({scope} if scope is not None else ())
-        for file in (file for item in self.overlays if item.calls for file in item.calls.files):
-            found.setdefault(file, set())
-        return {file: frozenset(scopes) for file, scopes in found.items()}
-
-    @cached_property
-    def _cache(self) -> ParsedModules:
-        return ParsedModules(self._reach)
+        self._cache = ParsedModules()
 
     @cached_property
     def files(self) -> tuple[str, ...]:
         """The files that the overlays read, change or add, and the folders that they list."""
-        return tuple(dict.fromkeys((*self._reach, *(file for item in self.overlays for file in item.overlay.files))))
+        found = {file: None for item in self.overlays for file in item.overlay.files}
+        for item in self.overlays:
+            for part in item.overlay.parts:
+                for asked in filter(None, (part.merged, part.absent, *(shape.when for shape in part.shapes))):
+                    with blaming(item.id, asked):
+                        found |= dict.fromkeys(asked.files)
+            found |= dict.fromkeys(item.calls.files if item.calls else ())
+        return tuple(found)
 
     def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
         """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.
@@ -233,12 +223,14 @@ def _clash(one: EditFinding, other: EditFinding) -> bool:
 
 
 def _apply(judgement: Judgement, files: Workspace) -> None:
+    """Make the changes of the pending parts; parts may share an edit."""
+    made = set[Edit]()
     for part in judgement.parts:
-        if part.verdict.state is State.PENDING:
-            for edit, _ in part.findings:
-                if find(edit, files, judgement.verdict.id).found is Found.BEFORE:
-                    with blaming(judgement.verdict.id, edit, edit.file, edit.scope):
-                        edit.apply(files, judgement.verdict.id)
+        for edit, finding in part.findings if part.verdict.state is State.PENDING else ():
+            if finding.found is Found.BEFORE and edit not in made:
+                made.add(edit)
+                with blaming(judgement.verdict.id, edit, edit.file, edit.scope):
+                    edit.apply(files, judgement.verdict.id)
 
 
 def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, Findings]]:

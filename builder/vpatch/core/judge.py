@@ -10,7 +10,6 @@ from typing import TypeAlias
 from vpatch.core.marks import lines_marked, mark
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
-from vpatch.core.syntax import Path
 from vpatch.core.verdict import Answer, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
@@ -96,16 +95,14 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
     Somebody edited their code, or another version of the overlay made it. This version would not find its own code
     there, and would make it again.
     """
-    explained: dict[str, set[Path]] = {}
+    explained: dict[str, set[int]] = {}
     for edit, finding in (pair for findings in looked for pair in findings):
         explained.setdefault(edit.file, set()).update(finding.marked)
     problems = []
-    for file, places in sorted(explained.items()):
-        lines = lines_marked(files.read(file) or b"", overlay)
-        if len(lines) > len(places) and () not in places:
-            starts = [files.source(file).line(place) for place in places]
-            ours = {next((line for line in lines if line >= start), 0) for start in starts}
-            others = ", ".join(str(line) for line in lines if line not in ours)
+    for file, ours in sorted(explained.items()):
+        lines = [line for line in lines_marked(files.read(file) or b"", overlay) if line not in ours]
+        if lines and 0 not in ours:
+            others = ", ".join(map(str, lines))
             cause = (
                 f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
                 "if you edited it, undo the edit; if another version made it, run `vpatch apply`, and if that refuses, "
@@ -133,8 +130,8 @@ def _judge_part(
         reason = "every change is in place, with its mark"
         return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
-    # Whether upstream's code has marks of the overlay; the path of a file that the overlay added is empty.
-    ours = any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
+    # Whether upstream's code has marks of the overlay; 0 stands for a file that the overlay added.
+    ours = any(line for _, findings in shapes for _, finding in findings for line in finding.marked)
     ready = [
         (shape, findings)
         for shape, findings in shapes

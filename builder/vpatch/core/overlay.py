@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 COMPANIONS = "vllm/_vpatch/"
 """The folder in which vpatch adds files; upstream has none there."""
 
-Reach: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Files with the qualified name of the code to parse in them: "" is the whole file, None the code outside functions.
-
-The headers of functions are always parsed.
-"""
-
 
 class Edit(Protocol):
     """One structural change of one file. Implementations are frozen, hashable dataclasses, see `vpatch.core.edits`."""
@@ -37,10 +31,6 @@ class Edit(Protocol):
     @property
     def scope(self) -> str:
         """The qualified name of the code that it changes; "" is the module."""
-
-    @property
-    def reach(self) -> Reach:
-        """The code that it reads inside functions."""
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Find the precondition or the postcondition, from `file` alone.
@@ -57,8 +47,8 @@ class Predicate(Protocol):
     """A question to a tree, answered from its bytes alone; see `vpatch.core.predicates`."""
 
     @property
-    def reach(self) -> Reach:
-        """The code that it reads inside functions."""
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads; the path of a folder that it lists ends with a slash."""
 
     def ask(self, files: Workspace) -> Answer:
         """Answer. If a file is missing, the answer is unknown (`holds=None`)."""

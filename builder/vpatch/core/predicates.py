@@ -6,18 +6,16 @@ import ast
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
-from vpatch.core import cst
 from vpatch.core.overlay import Predicate
 from vpatch.core.parse import Lost
-from vpatch.core.select import block, expression, expressions, headline, lines, names, scopes
-from vpatch.core.syntax import BLOCKS, Spot, matches, statements, steps, walk
+from vpatch.core.select import block, expression, expressions, headline, names, scopes
+from vpatch.core.syntax import BLOCKS, Spot, matches_run, walk
 from vpatch.core.verdict import Answer
 
 if TYPE_CHECKING:
-    from vpatch.core.overlay import Reach
     from vpatch.core.workspace import Workspace
 
 
@@ -44,9 +42,9 @@ class _OfModule(_Combinable, ABC):
     file: str
 
     @property
-    def reach(self) -> Reach:
-        """The scope that it reads."""
-        return ((self.file, self._reads()),)
+    def files(self) -> tuple[str, ...]:
+        """The module."""
+        return (self.file,)
 
     def ask(self, files: Workspace) -> Answer:
         """Answer from the module's code, once for equal bytes; unknown if the module or its scope cannot be read."""
@@ -60,9 +58,6 @@ class _OfModule(_Combinable, ABC):
             known[self] = answer
         return answer
 
-    def _reads(self) -> str | None:
-        return None  # the code outside functions
-
     @abstractmethod
     def _answer(self, files: Workspace) -> Answer: ...
 
@@ -74,11 +69,8 @@ class Defines(_OfModule):
     file: str
     name: str
 
-    def _reads(self) -> str | None:
-        return self.name if "." in self.name else None
-
     def _answer(self, files: Workspace) -> Answer:
-        root = Spot((), files.source(self.file).module)
+        root = Spot((), files.source(self.file).tree)
         known = any(name == self.name for name, _ in names(root))
         return Answer(known, f"{self.file} {'defines' if known else 'does not define'} {self.name}")
 
@@ -95,20 +87,17 @@ class Takes(_OfModule):
     parameter: str
     first: bool = False
 
-    def _reads(self) -> str | None:
-        return self.function if "." in self.function else None
-
     def _answer(self, files: Workspace) -> Answer:
         try:
             spot, *more = scopes(files.source(self.file), self.function)
             if more:
                 raise Lost(f"is defined {len(more) + 1} times")
-            if not isinstance(spot.node, cst.FunctionDef):
+            if not isinstance(spot.node, ast.FunctionDef | ast.AsyncFunctionDef):
                 raise Lost("is not a function")
         except Lost as lost:
             return Answer(None, f"{self.function}: {lost}", file=self.file)
-        p = spot.node.params
-        given = [param.name.value for param in (*p.posonly_params, *p.params, *p.kwonly_params)]
+        a = spot.node.args
+        given = [argument.arg for argument in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
         given = [name for name in given if name not in {"self", "cls"}]
         holds = self.parameter in (given[:1] if self.first else given)
         return Answer(holds, f"{self.function} {'takes' if holds else 'does not take'} {self.parameter}")
@@ -145,27 +134,32 @@ class Contains(_OfModule):
     scope: str
     code: str
 
-    def _reads(self) -> str | None:
-        return self.scope
-
     def _answer(self, files: Workspace) -> Answer:
         source = files.source(self.file)
         owners = scopes(source, self.scope)
-        try:
-            pattern = expression(self.code)
-            holds = any(expressions(source, owner, pattern, exactly=False) for owner in owners)
-        except cst.ParserSyntaxError:
-            holds = self._has_statements(owners)
+        if _is_expression(self.code):
+            holds = any(expressions(source, owner, expression(self.code), exactly=False) for owner in owners)
+        else:
+            holds = _has_statements(owners, self.code)
         where = self.scope or self.file
         return Answer(holds, f"{where} {'has' if holds else 'has no'} `{headline(self.code)}`")
 
-    def _has_statements(self, owners: list[Spot]) -> bool:
-        gap, kinds = cst.Expr(cst.Ellipsis()), (cst.Module, cst.BaseSuite)
-        wanted = [gap, *statements(cst.IndentedBlock(block(self.code))), gap]
-        below = partial(steps, names=BLOCKS)  # no expression holds statements
-        owning = (s.node for o in owners for s in walk(o, below))
-        bodies = (node if isinstance(node, cst.Module) else getattr(node, "body", None) for node in owning)
-        return any(matches(wanted, statements(body)) for body in bodies if isinstance(body, kinds))
+
+@cache
+def _is_expression(code: str) -> bool:
+    try:
+        expression(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _has_statements(owners: list[Spot], code: str) -> bool:
+    gap = ast.Expr(ast.Constant(...))
+    wanted = [gap, *block(code), gap]
+    owning = (spot.node for owner in owners for spot in walk(owner, BLOCKS))  # no expression holds statements
+    bodies = (getattr(node, name, None) for node in owning for name in ("body", "orelse", "finalbody"))
+    return any(matches_run(wanted, body) for body in bodies if body)
 
 
 @dataclass(frozen=True)
@@ -180,23 +174,17 @@ class Lists(_OfModule):
     entry: str
 
     def _answer(self, files: Workspace) -> Answer:
-        root = Spot((), files.source(self.file).module)
-        values = [value for spot in lines(root) if (value := _assigned(spot.node, self.name))]
+        values = [value for node in files.source(self.file).tree.body if (value := _assigned(node, self.name))]
         if len(values) != 1:
             return Answer(None, f"{self.file} assigns {self.name} {len(values)} times")
-        texts = [s.node.evaluated_value for s in walk(Spot((), values[0])) if isinstance(s.node, cst.SimpleString)]
+        texts = [node.value for node in ast.walk(values[0]) if isinstance(node, ast.Constant)]
         holds = any(isinstance(text, str) and fnmatchcase(text, self.entry) for text in texts)
         return Answer(holds, f"{self.name} in {self.file} {'lists' if holds else 'lists no'} {self.entry}")
 
 
-def _assigned(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
     match statement:
-        case cst.SimpleStatementLine(
-            body=[
-                cst.Assign(targets=[cst.AssignTarget(target=cst.Name(found))], value=value)
-                | cst.AnnAssign(target=cst.Name(found), value=value)
-            ]
-        ):
+        case ast.Assign(targets=[ast.Name(found)], value=value) | ast.AnnAssign(target=ast.Name(found), value=value):
             return value if found == name else None
     return None
 
@@ -209,16 +197,13 @@ class Imports(_OfModule):
     name: str
     scope: str = ""
 
-    def _reads(self) -> str | None:
-        return self.scope or None
-
     def _answer(self, files: Workspace) -> Answer:
         owners = scopes(files.source(self.file), self.scope)
-        nodes = (s.node for o in owners for s in walk(o)) if self.scope else statements(owners[0].node)
+        nodes = (spot.node for owner in owners for spot in walk(owner)) if self.scope else owners[0].node.body
         holds = any(
-            alias.evaluated_name == self.name and alias.evaluated_alias is None
+            alias.name == self.name and alias.asname is None
             for node in nodes
-            if isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar)
+            if isinstance(node, ast.ImportFrom)
             for alias in node.names
         )
         where = self.scope or self.file
@@ -232,9 +217,9 @@ class _OfFolder(_Combinable):
     folder: str
 
     @property
-    def reach(self) -> Reach:
+    def files(self) -> tuple[str, ...]:
         """The folder."""
-        return ((self.folder, None),)
+        return (self.folder,)
 
 
 @dataclass(frozen=True)
@@ -273,9 +258,9 @@ class _OfOne(_Combinable, ABC):
     predicate: Predicate
 
     @property
-    def reach(self) -> Reach:
+    def files(self) -> tuple[str, ...]:
         """The predicate's."""
-        return self.predicate.reach
+        return self.predicate.files
 
     def ask(self, files: Workspace) -> Answer:
         """Ask the predicate."""
@@ -320,9 +305,9 @@ class _Several(_Combinable):
     _decisive: ClassVar[bool]
 
     @property
-    def reach(self) -> Reach:
+    def files(self) -> tuple[str, ...]:
         """The predicates'."""
-        return tuple(where for predicate in self.predicates for where in predicate.reach)
+        return tuple(file for predicate in self.predicates for file in predicate.files)
 
     def ask(self, files: Workspace) -> Answer:
         """Ask each until one answer decides."""

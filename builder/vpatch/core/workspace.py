@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
 from vpatch.core.parse import Lost, Parsed, ParsedModules, Source
+from vpatch.core.rewrite import Change, rewritten
 from vpatch.errors import Failure, Problem
 
 
@@ -25,7 +26,8 @@ class Workspace:
         self._cache = cache or ParsedModules()
         self._bytes: dict[str, bytes | None] = {}
         self._digests: dict[str, str] = {}
-        self._changed: dict[str, Source | bytes] = {}
+        self._changed: dict[str, bytes] = {}
+        self._makers: dict[str, list[Callable[[Source], Iterable[Change]]]] = {}
 
     def original(self, file: str) -> bytes | None:
         """Return a file's bytes in the tree, without the changes."""
@@ -48,77 +50,68 @@ class Workspace:
         """Return a file's bytes, changes included.
 
         Raises:
-            Failure: the file's encoding lacks a character that an edit inserted, or the code nests too deeply.
+            Failure: the file's encoding lacks a character that an edit inserted.
         """
-        match self._changed.get(file):
-            case None:
-                return self.original(file)
-            case bytes(data):
-                return data
-            case source:
-                try:
-                    data = source.bytes
-                except UnicodeEncodeError as error:
-                    raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
-                except RecursionError as error:
-                    raise Failure(Problem("cannot write code", file, "it is nested too deeply")) from error
-                self._changed[file] = data
-                return data
+        if makers := self._makers.pop(file, None):
+            source = self.source(file)
+            try:
+                self._changed[file] = rewritten(source, [change for make in makers for change in make(source)])
+            except UnicodeEncodeError as error:
+                raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
+        return self._changed[file] if file in self._changed else self.original(file)
 
     def source(self, file: str) -> Source:
-        """Return a module's syntax tree, changes included.
+        """Return a parsed module, changes included.
 
         Raises:
             Lost: the file does not exist, or it is not valid Python.
         """
-        changed = self._changed.get(file)
-        if isinstance(changed, Source):
-            return changed
-        data = self.read(file)
-        if data is None:
-            raise Lost("no such file")
-        return self._cache.module(file, data).source()
+        return self._parsed(file, self.read(file)).source()
 
     def analyzed(self, file: str, data: bytes | None = None) -> Module:
         """Return the scopes of a module, changes included, or of `data`.
 
         Raises:
             Lost: the file does not exist, or it is not valid Python.
-            SyntaxError, ValueError, LookupError, RecursionError: libcst can parse it and this Python cannot.
         """
-        data = self.read(file) if data is None else data
-        if data is None:
-            raise Lost("no such file")
-        return self._cache.module(file, data).analyzed
+        return self._parsed(file, self.read(file) if data is None else data).analyzed
 
     def understood(self, file: str, data: bytes | None = None) -> Module | None:
-        """Return what `analyzed` does; None if there is no such file, or this Python cannot parse it."""
+        """Return what `analyzed` does; None if there is no such file, or it is not valid Python."""
         try:
             return self.analyzed(file, data)
-        except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
+        except Lost:
             return None
+
+    def _parsed(self, file: str, data: bytes | None) -> Parsed:
+        if data is None:
+            raise Lost("no such file")
+        return self._cache.module(file, data)
 
     def scope(self, file: str) -> Scope | None:
         """Return the scope of a module, changes included; None if there is no such file, or Python cannot parse it.
 
         It takes less time than `analyzed`.
         """
-        data = self.read(file)
         try:
-            return None if data is None else self._cache.module(file, data).scope
-        except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
+            return self._parsed(file, self.read(file)).scope
+        except Lost:
             return None
 
     def known(self, file: str) -> Parsed:
-        """Return what keeps the findings and answers of a file; it lasts only while the file is unmodified."""
-        data = None if file in self._changed else self.read(file)
-        return Parsed(file, b"", ()) if data is None else self._cache.module(file, data)
+        """Return what keeps the findings and answers of a file with these bytes."""
+        data = self.read(file)
+        return Parsed(file, b"") if data is None else self._cache.module(file, data)
 
-    def put(self, file: str, new: Source | bytes) -> None:
+    def put(self, file: str, new: bytes) -> None:
         """Replace a file's contents."""
         self._changed[file] = new
 
+    def change(self, file: str, make: Callable[[Source], Iterable[Change]]) -> None:
+        """Change a module once it is read; all changes until then are made at once, in the module as it is now."""
+        self._makers.setdefault(file, []).append(make)
+
     def changes(self) -> Mapping[str, bytes]:
         """Return the new bytes of every file that differs from the tree."""
-        new = {file: self.read(file) for file in sorted(self._changed)}
+        new = {file: self.read(file) for file in sorted({*self._changed, *self._makers})}
         return {file: data for file, data in new.items() if data is not None and data != self._bytes.get(file)}

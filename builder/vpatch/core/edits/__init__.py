@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from vpatch.core import cst
 from vpatch.core.landing.binding import Read, reads
-from vpatch.core.marks import carrier, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import scopes
-from vpatch.core.syntax import Path, Spot, along
+from vpatch.core.syntax import Path, Spot
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.overlay import Reach
+    from vpatch.core.rewrite import Change
     from vpatch.core.workspace import Workspace
 
 
 class ModuleEdit(ABC):
-    """An `Edit` of a module's syntax tree."""
+    """An `Edit` of a module's code."""
 
     file: str
     scope: str
-
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Look for the code before and after the edit; see `Edit`."""
@@ -40,13 +33,13 @@ class ModuleEdit(ABC):
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Make the edit, marked; see `Edit`."""
-        files.put(self.file, self._make(files.source(self.file), overlay))
+        files.change(self.file, partial(self._changes, overlay=overlay))
 
     @abstractmethod
     def _find(self, source: Source, overlay: str) -> EditFinding: ...
 
     @abstractmethod
-    def _make(self, source: Source, overlay: str) -> Source: ...
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]: ...
 
 
 @dataclass(frozen=True)
@@ -72,15 +65,8 @@ class CodeEdit(ModuleEdit):
 
 
 def marked(source: Source, path: Path, overlay: str) -> bool:
-    """Whether the statement at `path` has the overlay's mark."""
-    return overlay in marks_on(along(source.module, path)[-1])
-
-
-def put_marked(source: Source, path: Path, new: cst.CSTNode, overlay: str) -> Source:
-    """Replace the node at `path` and mark the statement around it."""
-    source = source.put(path, new)
-    bearer = carrier(source.module, path)
-    return source.put(bearer, with_mark(along(source.module, bearer)[-1], overlay))
+    """Whether the statement that carries the mark of a change at `path` has the overlay's mark."""
+    return bool(source.mark_of(path, overlay))
 
 
 @cache
@@ -97,14 +83,14 @@ def occurs(times: int, expected: int) -> str:
 def classify(
     old: Sequence[Collection[Path]],
     new: Sequence[Collection[Path]],
-    ours: frozenset[Path],
+    ours: frozenset[int],
     *,
     landed: Callable[[Path], Landed],
     count: int,
     wanted: str,
     hint: Callable[[], str],
 ) -> EditFinding:
-    """Classify an edit by how often the old and the new code occur; `ours` are the marked statements of the new.
+    """Classify an edit by how often the old and the new code occur; `ours` are the lines with marks of the new.
 
     Some of each is drift: vpatch writes a file as a whole, so it leaves no edit half made.
 

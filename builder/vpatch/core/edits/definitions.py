@@ -1,35 +1,32 @@
-"""Add a function, a class or a file; replace a function or class that has a known fingerprint."""
+"""Add a function, a class or a file."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vpatch.core import cst
-from vpatch.core.edits import ModuleEdit, marked
-from vpatch.core.edits.imports import insert
-from vpatch.core.marks import mark, marks_on, with_mark
+from vpatch.core.edits import ModuleEdit
+from vpatch.core.marks import mark
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, definitions, lines, scopes
-from vpatch.core.syntax import Spot, fingerprint, same
+from vpatch.core.rewrite import Splice
+from vpatch.core.select import block, definitions, scopes
+from vpatch.core.syntax import Spot, along, fingerprint, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.overlay import Reach
+    from vpatch.core.rewrite import Change
     from vpatch.core.workspace import Workspace
 
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
-def _definition(code: str) -> cst.FunctionDef | cst.ClassDef:
+
+def _definition(code: str) -> _Definition:
     (node,) = block(code)
-    assert isinstance(node, cst.FunctionDef | cst.ClassDef)  # noqa: S101 - an author's mistake, met by the first test
+    assert isinstance(node, _Definition)  # noqa: S101 - an author's mistake, met by the first test
     return node
-
-
-def _only(owners: list[Spot]) -> Spot:
-    if len(owners) != 1:
-        raise Lost(f"is defined {len(owners)} times, 1 expected")
-    return owners[0]
 
 
 @dataclass(frozen=True)
@@ -44,44 +41,44 @@ class AddFunction(ModuleEdit):
     new: str
     uses: tuple[str, ...] = ()
 
-    @property
-    def reach(self) -> Reach:
-        """The function of that name."""
-        return ((self.file, f"{self.scope}.{_definition(self.new).name.value}".strip(".")),)
-
     def _owner(self, source: Source) -> Spot:
-        owner = _only(scopes(source, self.scope))
-        if self.scope and not lines(owner):
+        owner = _only(source, self.scope)
+        if self.scope and not source.block(owner):
             raise Lost("its block is on the line of its header")
         return owner
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
         new = _definition(self.new)
-        there = [s for s in definitions(self._owner(source)) if same(new.name, s.node.name)]  # type: ignore[attr-defined]
+        there = [spot for spot in definitions(self._owner(source)) if spot.node.name == new.name]
         if not there:
-            return EditFinding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
+            return EditFinding(Found.BEFORE, binds=((f"{self.scope}.{new.name}", overlay),))
         if len(there) > 1 or not same(new, there[0].node):
-            raise Lost(f"{new.name.value!r} is defined already, and is another one")
-        return _replaced(there[0], source, overlay, self.uses)
+            raise Lost(f"{new.name!r} is defined already, and is another one")
+        return _replaced(source, there[0], overlay, self.uses)
 
-    def _make(self, source: Source, overlay: str) -> Source:
-        new, owner = _definition(self.new), self._owner(source)
-        here = lines(owner)
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
+        name, owner = _definition(self.new).name, self._owner(source)
+        here = source.block(owner)
         index = len(here)
-        while index and _sorts_after(here[index - 1].node, new.name.value):
+        while index and _sorts_after(source, here[index - 1].node, name):
             index -= 1
-        gap = [cst.EmptyLine(indent=False)] * (1 if self.scope else 2)
-        spaced = new.deep_clone().with_changes(leading_lines=(*gap, *new.leading_lines))
-        return insert(source, owner, index, with_mark(spaced, overlay))
+        yield Splice(owner, index, index, self.new, overlay, rank=(3, name), above=1 if self.scope else 2)
 
 
-def _sorts_after(node: cst.CSTNode, name: str) -> bool:
-    return isinstance(node, cst.FunctionDef | cst.ClassDef) and bool(marks_on(node)) and node.name.value > name
+def _only(source: Source, scope: str) -> Spot:
+    owners = scopes(source, scope)
+    if len(owners) != 1:
+        raise Lost(f"is defined {len(owners)} times, 1 expected")
+    return owners[0]
 
 
-def _replaced(spot: Spot, source: Source, overlay: str, uses: tuple[str, ...]) -> EditFinding:
-    ours = frozenset({spot.path} if marked(source, spot.path, overlay) else ())
-    return EditFinding(Found.AFTER, marked=ours, regions=(spot.path,), landed=(Landed(spot.path, uses=uses),))
+def _replaced(source: Source, spot: Spot, overlay: str, uses: tuple[str, ...]) -> EditFinding:
+    landed = (Landed(spot.path, uses=uses),)
+    return EditFinding(Found.AFTER, marked=source.mark_of(spot.path, overlay), regions=(spot.path,), landed=landed)
+
+
+def _sorts_after(source: Source, node: ast.stmt, name: str) -> bool:
+    return isinstance(node, _Definition) and bool(source.marks_on(node)) and node.name > name
 
 
 @dataclass(frozen=True)
@@ -100,20 +97,18 @@ class ReplaceFunction(ModuleEdit):
     uses: tuple[str, ...] = ()
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
-        spot = _only(scopes(source, self.scope))
+        spot = _only(source, self.scope)
         if same(_definition(self.new), spot.node):
-            return _replaced(spot, source, overlay, self.uses)
+            return _replaced(source, spot, overlay, self.uses)
         if (form := fingerprint(spot.node)) in self.forms:
             return EditFinding(Found.BEFORE, regions=(spot.path,))
         known = ", ".join(self.forms)
         raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(spot.path)})")
 
-    def _make(self, source: Source, overlay: str) -> Source:
-        (spot,) = scopes(source, self.scope)
-        above = spot.node.leading_lines  # type: ignore[attr-defined]
-        return source.put(
-            spot.path, with_mark(_definition(self.new).deep_clone().with_changes(leading_lines=above), overlay)
-        )
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
+        *outer, (block, index) = _only(source, self.scope).path
+        owner = Spot(tuple(outer), along(source.tree, tuple(outer))[-1], block)
+        yield Splice(owner, index, index + 1, self.new, overlay)
 
 
 @dataclass(frozen=True)
@@ -132,11 +127,6 @@ class AddFile:
         if not self.file.startswith(COMPANIONS):
             raise ValueError(f"{self.file} is not below {COMPANIONS}")
 
-    @property
-    def reach(self) -> Reach:
-        """No module."""
-        return ()
-
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
@@ -146,7 +136,7 @@ class AddFile:
             case None:
                 return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
-                return EditFinding(Found.AFTER, marked=frozenset({()}), regions=((),))
+                return EditFinding(Found.AFTER, marked=frozenset({0}), regions=((),))
         raise Lost("exists already, with other contents")
 
     def apply(self, files: Workspace, overlay: str) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ast
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from vpatch.core import cst
-from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read_by, occurs, put_marked
-from vpatch.core.marks import carrier
+from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read_by, occurs
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
-from vpatch.core.syntax import Path, Spot, along, evaluated_steps, same, walk
+from vpatch.core.rewrite import Revision
+from vpatch.core.select import block, expression, expressions, nearest, scopes
+from vpatch.core.syntax import Path, Spot, evaluated, inside, matches, same
 from vpatch.core.verdict import EditFinding, Found, Landed
+
+if TYPE_CHECKING:
+    from vpatch.core.rewrite import Change
 
 
 @dataclass(frozen=True)
@@ -27,39 +32,42 @@ class ReplaceExpr(CodeEdit):
 
     def _spots(self, source: Source) -> tuple[list[Spot], list[Spot]]:
         owners = self._owners(source)
-        old, new = ([s for o in owners for s in expressions(source, o, expression(e))] for e in (self.old, self.new))
-        inner = walk(Spot((), expression(self.new)), evaluated_steps)
+        old, new = (
+            [spot for owner in owners for spot in expressions(source, owner, expression(code))]
+            for code in (self.old, self.new)
+        )
+        inner = evaluated(Spot((), expression(self.new)))
         if any(same(expression(self.old), spot.node) for spot in inner):
             return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
         return old, [n for n in new if not any(inside(n.path, s.path) for s in old)]
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
         old, new = self._spots(source)
-        ours = [s for s in new if marked(source, carrier(source.module, s.path), overlay)]
+        ours = [s for s in new if marked(source, s.path, overlay)]
         return classify(
             [[s.path] for s in old],
             [[s.path] for s in ours or new],
-            frozenset(carrier(source.module, s.path) for s in ours),
+            frozenset[int]().union(*(source.mark_of(s.path, overlay) for s in ours)),
             landed=lambda path: Landed(path, reads=names_read_by(self.new), uses=self.uses),
             count=self.count,
             wanted=f"`{self.old}`",
-            hint=nearest(source, self._owners(source), expression(self.old)),
+            hint=nearest(source, self._owners(source), self.old),
         )
 
-    def _make(self, source: Source, overlay: str) -> Source:
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._spots(source)[0]:
-            parent = along(source.module, spot.path)[-2]
-            new = _parenthesized(expression(self.new).deep_clone(), spot.node, parent)
-            source = put_marked(source, spot.path, new, overlay)
-        return source
+            yield Revision(spot.path, overlay, self._replaced)
+
+    def _replaced(self, old: Any, parent: Any) -> Any:
+        return _parenthesized(cst.parse_expression(self.new.strip()), old, parent)
 
 
-def _parenthesized(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> cst.BaseExpression:
+def _parenthesized(new: cst.BaseExpression, old: Any, parent: Any) -> cst.BaseExpression:
     """Return `new` with the parentheses of `old`, or with its own if it could fall apart in `parent`."""
     if new.lpar:
         return new
-    if old.lpar:  # type: ignore[attr-defined]
-        return new.with_changes(lpar=old.lpar, rpar=old.rpar)  # type: ignore[attr-defined]
+    if old.lpar:
+        return new.with_changes(lpar=old.lpar, rpar=old.rpar)
     number = isinstance(new, cst.BaseNumber)  # `1.real` is no expression
     solid = cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseDict | cst.BaseList
     roomy = cst.Arg | cst.Return | cst.Assign | cst.AnnAssign | cst.Expr | cst.If | cst.Element | cst.Param
@@ -104,13 +112,12 @@ def _join(
 
 
 def _finding(
-    spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str, landed: Callable[[Path], Landed]
+    source: Source, overlay: str, spots: Sequence[Spot], done: Sequence[Spot], landed: Callable[[Path], Landed]
 ) -> EditFinding:
     regions = tuple(spot.path for spot in spots)
     if not done:
         return EditFinding(Found.BEFORE, regions=regions)
-    paths = (carrier(source.module, spot.path) for spot in done)
-    ours = frozenset(path for path in paths if marked(source, path, overlay))
+    ours = frozenset[int]().union(*(source.mark_of(spot.path, overlay) for spot in done))
     return EditFinding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
 
 
@@ -124,31 +131,28 @@ class AddKeyword(CodeEdit):
     call: str
     keyword: str
 
-    def _argument(self) -> cst.Arg:
-        return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
-
     def _calls(self, source: Source) -> tuple[list[Spot], list[Spot]]:
         owners = self._owners(source)
-        pattern, wanted = expression(self.call), self._argument()
+        pattern = expression(self.call)
+        (wanted,) = expression(f"f({self.keyword})").keywords  # type: ignore[attr-defined]
 
-        def given(call: cst.CSTNode) -> list[cst.Arg]:
-            args: Sequence[cst.Arg] = call.args  # type: ignore[attr-defined]
-            return [a for a in args if a.keyword and wanted.keyword and same(a.keyword, wanted.keyword)]
+        def bare(call: ast.Call) -> ast.Call:
+            rest = [one for one in call.keywords if one.arg != wanted.arg]
+            return call if len(rest) == len(call.keywords) else ast.Call(call.func, call.args, rest)
 
-        def without(call: cst.CSTNode) -> cst.CSTNode:
-            own = given(call)
-            return call.with_changes(args=[a for a in call.args if a not in own]) if own else call  # type: ignore[attr-defined]
-
-        calls = [spot for owner in owners for spot in expressions(source, owner, pattern, exactly=False, seen=without)]
+        calls: list[Spot] = []
+        for spot in (spot for owner in owners for spot in source.expressions(owner).get(ast.Call, ())):
+            if not (calls and inside(spot.path, calls[-1].path)) and matches(pattern, bare(spot.node)):
+                calls.append(spot)
         done = []
         for spot in calls:
-            own = given(spot.node)
+            own = [one for one in spot.node.keywords if one.arg == wanted.arg]
             if own and not same(wanted.value, own[0].value):
-                raise Lost(f"`{self.call}` already has `{source.text(own[0])}`, line {source.line(spot.path)}")
+                raise Lost(f"`{self.call}` already has `{source.quoted(own[0])}`, line {source.line(spot.path)}")
             done.extend([spot] if own else [])
         if len(calls) != self.count or len(done) not in {0, self.count}:
             times = occurs(len(calls), self.count)
-            hint = nearest(source, owners, pattern)
+            hint = nearest(source, owners, self.call)
             raise Lost(f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times", hint)
         return calls, done
 
@@ -158,19 +162,20 @@ class AddKeyword(CodeEdit):
         def landed(path: Path) -> Landed:
             return Landed(path, reads=names_read_by(value), uses=self.uses)
 
-        return _finding(*self._calls(source), source, overlay, landed)
+        return _finding(source, overlay, *self._calls(source), landed)
 
-    def _make(self, source: Source, overlay: str) -> Source:
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._calls(source)[0]:
-            args = list(spot.node.args)  # type: ignore[attr-defined]
-            if args and isinstance(alone := args[0].value, cst.GeneratorExp) and not alone.lpar:
-                parentheses = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
-                args = [args[0].with_changes(value=alone.with_changes(**parentheses))]
-            index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
-            opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
-            joined = _join(args, index, self._argument().deep_clone(), opening)
-            source = put_marked(source, spot.path, spot.node.with_changes(args=joined), overlay)
-        return source
+            yield Revision(spot.path, overlay, self._with_keyword)
+
+    def _with_keyword(self, call: Any, _: object) -> Any:
+        args = list(call.args)
+        if args and isinstance(alone := args[0].value, cst.GeneratorExp) and not alone.lpar:
+            parentheses = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+            args = [args[0].with_changes(value=alone.with_changes(**parentheses))]
+        index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
+        new = cst.parse_expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined]
+        return call.with_changes(args=_join(args, index, new, call.whitespace_before_args))
 
 
 @dataclass(frozen=True)
@@ -183,40 +188,52 @@ class AddParameter(ModuleEdit):
     after: str
     count: int = 1
 
-    def _parameter(self) -> cst.Param:
-        return block(f"def f({self.parameter}): ...")[0].params.params[0]  # type: ignore[attr-defined,no-any-return]
-
     def _functions(self, source: Source) -> tuple[list[Spot], list[Spot]]:
-        wanted, done = self._parameter(), []
+        done = []
+        wanted, _ = _parameters(block(f"def f({self.parameter}): ...")[0])[0]
         owners = scopes(source, self.scope)
         for spot in owners:
-            if not isinstance(spot.node, cst.FunctionDef):
+            if not isinstance(spot.node, ast.FunctionDef | ast.AsyncFunctionDef):
                 raise Lost("is not a function")
-            p = spot.node.params
-            known = {param.name.value: param for param in (*p.posonly_params, *p.params, *p.kwonly_params)}
-            there = known.get(wanted.name.value)
+            known = {arg.arg: (arg, default) for arg, default in _parameters(spot.node)}
+            there = known.get(wanted.arg)
             if there is None and self.after not in known:
                 raise Lost(f"no parameter {self.after!r} to put `{self.parameter}` behind")
-            if there is not None and not same(wanted, there):
-                raise Lost(f"already has the parameter `{source.text(there)}`")
+            if there is not None and _spelled(*there) != _spelled(
+                *_parameters(block(f"def f({self.parameter}): ...")[0])[0]
+            ):
+                text = " = ".join(source.quoted(one) for one in there if one)
+                raise Lost(f"already has the parameter `{text}`")
             done.extend([spot] if there is not None else [])
         if len(owners) != self.count or len(done) not in {0, self.count}:
             raise Lost(f"is defined {len(owners)} times, {self.count} expected; {len(done)} have `{self.parameter}`")
         return owners, done
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
-        return _finding(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
+        return _finding(source, overlay, *self._functions(source), lambda path: Landed(path, header=True))
 
-    def _make(self, source: Source, overlay: str) -> Source:
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._functions(source)[0]:
-            params = spot.node.params  # type: ignore[attr-defined]
-            for kind in ("posonly_params", "params", "kwonly_params"):
-                some = getattr(params, kind)
-                index = next((i for i, p in enumerate(some, 1) if p.name.value == self.after), None)
-                if index is not None:
-                    opening = spot.node.whitespace_before_params  # type: ignore[attr-defined]
-                    joined = _join(some, index, self._parameter().deep_clone(), opening)
-                    params = params.with_changes(**{kind: joined})
-                    break
-            source = put_marked(source, spot.path, spot.node.with_changes(params=params), overlay)
-        return source
+            yield Revision(spot.path, overlay, self._with_parameter)
+
+    def _with_parameter(self, function: Any, _: object) -> Any:
+        new = cst.parse_statement(f"def f({self.parameter}): ...").params.params[0]  # type: ignore[union-attr]
+        for kind in ("posonly_params", "params", "kwonly_params"):
+            some = getattr(function.params, kind)
+            index = next((i for i, p in enumerate(some, 1) if p.name.value == self.after), None)
+            if index is not None:
+                joined = _join(some, index, new, function.whitespace_before_params)
+                return function.with_changes(params=function.params.with_changes(**{kind: joined}))
+        raise LookupError(self.after)
+
+
+def _parameters(function: Any) -> list[tuple[ast.arg, ast.expr | None]]:
+    """List the parameters that have a name, `*args` and `**kwargs` aside, each with its default."""
+    arguments: ast.arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    return [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+
+
+def _spelled(parameter: ast.arg, default: ast.expr | None) -> tuple[str, str]:
+    return ast.dump(parameter), ast.dump(default) if default else ""

@@ -2,87 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import ast
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from vpatch.core import cst
 from vpatch.core.edits import ModuleEdit, marked
-from vpatch.core.marks import mark, marks_on, with_mark
-from vpatch.core.overlay import Reach
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, lines, scopes
-from vpatch.core.syntax import Path, Spot, along, fingerprint, same
+from vpatch.core.rewrite import Revision, Splice
+from vpatch.core.select import block, scopes
+from vpatch.core.syntax import Path, Spot, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
+if TYPE_CHECKING:
+    from vpatch.core.rewrite import Change
+
 _GUARD = "if TYPE_CHECKING"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def _is_docstring(node: cst.CSTNode) -> bool:
+def _is_docstring(node: ast.stmt) -> bool:
     match node:
-        case cst.SimpleStatementLine(body=[cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()), *_]):
+        case ast.Expr(value=ast.Constant(value=str())):
             return True
     return False
 
 
-def _imports(node: cst.CSTNode) -> list[cst.Import | cst.ImportFrom]:
-    small = node.body if isinstance(node, cst.SimpleStatementLine) else ()
-    return [s for s in small if isinstance(s, cst.Import | cst.ImportFrom)]
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-def _is_future(node: cst.CSTNode) -> bool:
-    match _imports(node):
-        case [cst.ImportFrom(module=cst.Name("__future__")), *_]:
-            return True
-    return False
-
-
-def _bindings(node: cst.CSTNode, among: Collection[str] | None = None) -> list[tuple[str, cst.CSTNode]]:
+def _bindings(node: ast.stmt, among: Collection[str] | None = None) -> list[tuple[str, ast.AST]]:
     """List the names that a statement binds, each with its definition or the part of the import that binds it.
 
     The name of `import a.b` is `a.b`: it does not collide with `import a` or `import a.c`. Of an import's names, those
     that are not in `among` are left out.
     """
-    if isinstance(node, cst.FunctionDef | cst.ClassDef):
-        return [(node.name.value, node)]
-    bound: list[tuple[str, cst.CSTNode]] = []
-    for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
-        match small:
-            case cst.Import(names=[*names]) | cst.ImportFrom(names=[*names]):
-                for alias in names:
-                    name = alias.evaluated_alias or alias.evaluated_name
-                    if among is None or name in among:
-                        alone = small.with_changes(names=[alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
-                        bound.append((name, alone))
-            case cst.Assign(targets=targets):
-                bound += [(t.target.value, small) for t in targets if isinstance(t.target, cst.Name)]
-            case cst.AnnAssign(target=cst.Name(name), value=cst.BaseExpression()):
-                bound.append((name, small))
-    return bound
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [(name, node)]
+        case ast.Import(names=aliases):
+            named: list[tuple[str, ast.AST]] = [(alias.asname or alias.name, ast.Import([alias])) for alias in aliases]
+        case ast.ImportFrom(names=aliases):
+            named = [(a.asname or a.name, ast.ImportFrom(node.module, [a], node.level)) for a in aliases]
+        case ast.Assign(targets=targets):
+            return [(target.id, node) for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(name), value=ast.expr()):
+            return [(name, node)]
+        case _:
+            return []
+    return [(name, alone) for name, alone in named if among is None or name in among]
 
 
 @cache
-def _wanted(statement: str) -> dict[str, cst.CSTNode]:
+def _wanted(statement: str) -> dict[str, ast.AST]:
     return dict(_bindings(block(statement)[0]))
 
 
-def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
+def _place(source: Source, here: Sequence[Spot], new: str) -> int:
     """Return the index for a new import: behind the imports that open the block; `__future__` behind the docstring.
 
     Imports that overlays added are sorted, so that the order of overlays does not matter.
     """
     first = 1 if here and _is_docstring(here[0].node) else 0
-    if _is_future(new):
+    if _is_future(block(new)[0]):
         return first
-
-    def key(line: cst.CSTNode) -> str:
-        return source.module.code_for_node(_imports(line)[0])
-
     index = _opening(here)
     while index > first:
         before = here[index - 1].node
-        if not marks_on(before) or _is_future(before) or key(before) <= key(new):
+        text = source.text_of(before)
+        if not source.marks_on(before) or _is_future(before) or text <= new:
             break
         index -= 1
     return index
@@ -90,19 +81,9 @@ def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
 
 def _opening(here: Sequence[Spot]) -> int:
     index = 1 if here and _is_docstring(here[0].node) else 0
-    while index < len(here) and _imports(here[index].node):
+    while index < len(here) and isinstance(here[index].node, _IMPORTS):
         index += 1
     return index
-
-
-def insert(source: Source, owner: Spot, index: int, new: cst.CSTNode) -> Source:
-    """Put a statement at `index` of a block."""
-    here = lines(owner)
-    if index < len(here):
-        return source.put(here[index].path, new, here[index].node)
-    if here:
-        return source.put(here[-1].path, here[-1].node, new)
-    return source.put(owner.path, owner.node.with_changes(body=[new], has_trailing_newline=True))
 
 
 @dataclass(frozen=True)
@@ -118,11 +99,6 @@ class EnsureImport(ModuleEdit):
     scope: str = ""
     typing_only: bool = False
 
-    @property
-    def reach(self) -> Reach:
-        """The function, or the module's code outside functions."""
-        return ((self.file, self.scope or None),)
-
     def _owners(self, source: Source) -> tuple[list[Spot], Spot | None]:
         """Return the blocks in which the import counts, and the one to put it in, None if the guard is missing."""
         owners = scopes(source, self.scope)
@@ -133,7 +109,7 @@ class EnsureImport(ModuleEdit):
             with suppress(Lost):
                 guards = scopes(source, "", (_GUARD,))
         target = guards[0] if guards else None if self.typing_only else owners[0]
-        if target and target.path and not lines(target):
+        if target and target.path and not source.block(target):
             raise Lost("its block is on the line of its header")
         return [*owners, *guards], target
 
@@ -141,19 +117,18 @@ class EnsureImport(ModuleEdit):
         wanted = _wanted(self.statement)
         owners, target = self._owners(source)
         landed, shared = self._provided(owners, target, source, overlay)
-        marks = {path for path in landed if marked(source, path, overlay)}
-        lacking = not wanted.keys() <= set().union(*landed.values()) or (shared and not marks)
-        if marks and target and self._added_guard(target):
-            ours = marked(source, target.path, overlay)
-            marks.update([target.path] if ours else ())
-            lacking |= not ours
-        binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted.items())
+        ours = frozenset[int]().union(*(source.mark_of(path, overlay) for path in landed))
+        lacking = not wanted.keys() <= set().union(*landed.values()) or (shared and not ours)
+        if ours and target and self._added_guard(source, target):
+            lacking |= not marked(source, target.path, overlay)
+            ours |= source.mark_of(target.path, overlay)
+        binds = tuple((f"{self.scope}.{name}", ast.dump(import_)) for name, import_ in wanted.items())
         found = Found.BEFORE if lacking else Found.AFTER
         there = []
         for path, names in () if self.typing_only else landed.items():
             bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
             there.append(Landed(path, reads=frozenset(), binds=frozenset(bound)))
-        return EditFinding(found, marked=frozenset(marks), binds=binds, landed=tuple(there))
+        return EditFinding(found, marked=ours, binds=binds, landed=tuple(there))
 
     def _provided(
         self, owners: Sequence[Spot], target: Spot | None, source: Source, overlay: str
@@ -161,9 +136,9 @@ class EnsureImport(ModuleEdit):
         """Return the names that statements import as wanted, and whether a statement of another overlay does."""
         landed: dict[Path, set[str]] = {}
         shared = False
-        for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
+        for owner, spot in ((one, spot) for one in owners for spot in source.block(one)):
             if names := self._names(spot, source):
-                marks = marks_on(spot.node)
+                marks = source.marks_on(spot.node)
                 foreign = bool(marks) and overlay not in marks
                 if not foreign or owner is target:
                     landed[spot.path] = names
@@ -177,35 +152,35 @@ class EnsureImport(ModuleEdit):
             if any(same(import_, bound) for import_ in wanted.values()):
                 names.add(name)
             elif name in wanted:
-                raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
+                raise Lost(f"`{self.statement}`: {name!r} is already bound by `{_text(source, bound)}`")
         return names
 
-    def _added_guard(self, target: Spot) -> bool:
-        return self.typing_only and bool(marks_on(target.node))
+    def _added_guard(self, source: Source, target: Spot) -> bool:
+        return self.typing_only and bool(source.marks_on(target.node))
 
-    def _make(self, source: Source, overlay: str) -> Source:
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         line = block(self.statement)[0]
         owners, target = self._owners(source)
+        rank = (0, not _is_future(line), self.statement)
         if target is None:
-            return self._guarded(source, owners[0], overlay)
-        here = lines(target)
-        there = next((spot for spot in here if marks_on(spot.node) and same(spot.node, line)), None)
+            # Behind the module's imports, at least behind that of `TYPE_CHECKING`.
+            here = source.block(owners[0])
+            flag = max(
+                (i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0
+            )
+            index = max(_opening(here), flag)
+            yield Splice(owners[0], index, index, self.statement, overlay, rank, under=_GUARD)
+            return
+        here = source.block(target)
+        there = next((spot for spot in here if source.marks_on(spot.node) and same(spot.node, line)), None)
         if there:
-            source = source.put(there.path, with_mark(there.node, overlay))
+            yield Revision(there.path, overlay)
         else:
-            index = _place(here, line, source)
-            gap = [cst.EmptyLine(indent=False)] if _is_future(line) and index else []
-            new = with_mark(line.deep_clone().with_changes(leading_lines=gap), overlay)
-            source = insert(source, target, index, new)
-        if self._added_guard(target):
-            guard = along(source.module, target.path)[-1]
-            source = source.put(target.path, with_mark(guard, overlay))
-        return source
+            index = _place(source, here, self.statement)
+            yield Splice(target, index, index, self.statement, overlay, rank, above=_is_future(line) and index > 0)
+        if self._added_guard(source, target):
+            yield Revision(target.path, overlay)
 
-    def _guarded(self, source: Source, owner: Spot, overlay: str) -> Source:
-        """Add the guard and the import behind the module's imports, at least behind that of `TYPE_CHECKING`."""
-        (guard,) = block(f"{_GUARD}:\n    {self.statement}  {mark(overlay)}")
-        guard = guard.deep_clone().with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        here = lines(owner)
-        flag = max((i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0)
-        return insert(source, owner, max(_opening(here), flag), with_mark(guard, overlay))
+
+def _text(source: Source, bound: ast.AST) -> str:
+    return source.quoted(bound) if hasattr(bound, "lineno") else ast.unparse(bound)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from vpatch.core import cst
 from vpatch.core.edits import CodeEdit, classify, marked, occurs
-from vpatch.core.marks import mark, marks_on, with_mark
-from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, headline, lines, nearest, runs
-from vpatch.core.syntax import Path, Spot, along, same
+from vpatch.core.parse import Lost, Source, first_line
+from vpatch.core.rewrite import AFTER, BEFORE, Splice
+from vpatch.core.select import block, headline, nearest, runs
+from vpatch.core.syntax import Path, Spot, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
+if TYPE_CHECKING:
+    from vpatch.core.rewrite import Change
+
 Run = list[Spot]
-
-
-def _clones(code: str, overlay: str) -> list[cst.CSTNode]:
-    return [with_mark(statement.deep_clone(), overlay) for statement in block(code)]
 
 
 def _paths(*found: Run) -> set[Path]:
@@ -30,13 +29,15 @@ def _disjoint(found: list[Run], others: list[Run]) -> list[Run]:
     return [run for run in found if not taken & _paths(run)]
 
 
-def _put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
-    """Replace a run of statements; the comments above its first statement stay."""
-    above = getattr(run[0].node, "leading_lines", ())
-    first = new[0].with_changes(leading_lines=(*above, *getattr(new[0], "leading_lines", ())))
-    for spot in reversed(run[1:]):
-        source = source.put(spot.path)
-    return source.put(run[0].path, first, *new[1:])
+def _marked_lines(source: Source, overlay: str, paths: set[Path]) -> frozenset[int]:
+    return frozenset[int]().union(*(source.mark_of(path, overlay) for path in paths))
+
+
+def _spliced(owners: list[Spot], run: Run, new: str, overlay: str) -> Splice:
+    """Replace a run of statements."""
+    owner = next(one for one in owners if run[0].path[:-1] == one.path and run[0].path[-1][0] == one.block)
+    first = run[0].path[-1][1]
+    return Splice(owner, first, first + len(run), new, overlay)
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,16 @@ class ReplaceStatements(CodeEdit):
     def _runs(self, source: Source, overlay: str) -> tuple[list[Run], list[Run], list[Run]]:
         """Return the runs that are `old`, the runs that are `new`, and which of the latter are marked."""
         owners = self._owners(source)
-        old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
+        old, new = (
+            [run for owner in owners for run in runs(source, owner, block(code), exactly=True)]
+            for code in (self.old, self.new)
+        )
         ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
         old = _disjoint(old, ours)
         small, big = block(self.old), block(self.new)
-        wraps = any(same(small, big[start : start + len(small)]) for start in range(len(big) - len(small) + 1))
+        wraps = any(
+            all(map(same, small, big[start : start + len(small)])) for start in range(len(big) - len(small) + 1)
+        )
         return (_disjoint(old, new), new, ours) if wraps else (old, _disjoint(new, old), ours)
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
@@ -61,17 +67,17 @@ class ReplaceStatements(CodeEdit):
         return classify(
             [_paths(run) for run in old],
             [_paths(run) for run in ours or new],
-            frozenset(_paths(*ours)),
+            _marked_lines(source, overlay, _paths(*ours)),
             landed=lambda path: Landed(path, uses=self.uses),
             count=self.count,
             wanted=f"`{headline(self.old)}`",
-            hint=nearest(source, self._owners(source), block(self.old)),
+            hint=nearest(source, self._owners(source), self.old),
         )
 
-    def _make(self, source: Source, overlay: str) -> Source:
-        for run in reversed(self._runs(source, overlay)[0]):
-            source = _put_run(source, run, _clones(self.new, overlay))
-        return source
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
+        owners = self._owners(source)
+        for run in self._runs(source, overlay)[0]:
+            yield _spliced(owners, run, self.new, overlay)
 
 
 @dataclass(frozen=True)
@@ -81,23 +87,24 @@ class _Insert(CodeEdit):
 
     _after: ClassVar[bool]
 
-    def _anchored(self, source: Source) -> tuple[list[Run], list[Run]]:
-        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty without one.
+    def _anchored(self, source: Source) -> tuple[list[tuple[Spot, Run]], list[Run]]:
+        """Return the runs that `anchor` matches, with their owners, and for each the copy of `new` beside it, if any.
 
         `new` may contain `anchor`: matches inside an inserted copy do not count.
         """
         anchor, new = block(self.anchor), block(self.new)
-        anchors: list[Run] = []
+        anchors: list[tuple[Spot, Run]] = []
         inserted: list[Run] = []
         for owner in self._owners(source):
-            here = lines(owner)
+            here = source.block(owner)
             taken: set[Path] = set()
-            for run in runs(owner, anchor) if self._after else reversed(runs(owner, anchor)):
+            found = runs(source, owner, anchor)
+            for run in found if self._after else reversed(found):
                 start = run[-1].path[-1][1] + 1 if self._after else run[0].path[-1][1] - len(new)
                 beside = here[max(start, 0) : start + len(new)] if start >= 0 else []
                 done = len(beside) == len(new) and all(same(n, s.node) for n, s in zip(new, beside, strict=True))
                 if not taken & _paths(run):
-                    anchors.append(run)
+                    anchors.append((owner, run))
                     inserted.append(beside if done else [])
                     taken |= _paths(*inserted[-1:])
         return anchors, inserted
@@ -107,21 +114,18 @@ class _Insert(CodeEdit):
         done = sum(map(bool, inserted))
         if len(anchors) != self.count or done not in {0, self.count}:
             some = f", the new code beside it {done} times" if done else ""
-            hint = nearest(source, self._owners(source), block(self.anchor))
+            hint = nearest(source, self._owners(source), self.anchor)
             raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{some}", hint)
-        regions = tuple(sorted(_paths(*anchors, *inserted)))
-        ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
+        regions = tuple(sorted(_paths(*(run for _, run in anchors), *inserted)))
         landed = tuple(Landed(spot.path, uses=self.uses) for run in inserted for spot in run)
         found = Found.AFTER if done else Found.BEFORE
+        ours = _marked_lines(source, overlay, _paths(*inserted))
         return EditFinding(found, marked=ours, regions=regions, landed=landed)
 
-    def _make(self, source: Source, overlay: str) -> Source:
-        anchors = self._anchored(source)[0]
-        for run in reversed(anchors) if self._after else anchors:
-            edge = run[-1] if self._after else run[0]
-            new = _clones(self.new, overlay)
-            source = source.put(edge.path, *((edge.node, *new) if self._after else (*new, edge.node)))
-        return source
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
+        for owner, run in self._anchored(source)[0]:
+            place = run[-1].path[-1][1] + 1 if self._after else run[0].path[-1][1]
+            yield Splice(owner, place, place, self.new, overlay, rank=AFTER if self._after else BEFORE)
 
 
 @dataclass(frozen=True)
@@ -138,17 +142,19 @@ class InsertBefore(_Insert):
     _after = False
 
 
-def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
-    """Yield the marks that deletions left in a block: comment lines, or a marked `pass` that fills it."""
-    module = isinstance(owner.node, cst.Module)  # the comments above a module's first statement are its header
-    for spot in ([owner] if module else []) + lines(owner):
-        name = "header" if isinstance(spot.node, cst.Module) else "leading_lines"
-        for index, line in enumerate(getattr(spot.node, name, ())):
-            if line.comment and line.comment.value == mark(overlay):
-                yield (*spot.path, (name, index))
-        filler = isinstance(spot.node, cst.SimpleStatementLine) and isinstance(spot.node.body[0], cst.Pass)
-        if filler and overlay in marks_on(spot.node):
-            yield spot.path
+def _traces(source: Source, owner: Spot, overlay: str) -> Iterator[int]:
+    """Yield the lines with marks that deletions left in a block: comments, or a `pass` that fills it."""
+    here = source.block(owner)
+    if not here:
+        return
+    inner = [range(first_line(spot.node), source.extent(spot.node) + 1) for spot in here]
+    for line, overlays in source.traces.items():
+        below = source.opening(owner) if owner.path else 0
+        if below < line < inner[-1].stop and overlay in overlays and not any(line in one for one in inner):
+            yield line
+    for spot in here:
+        if isinstance(spot.node, ast.Pass):
+            yield from source.mark_of(spot.path, overlay)
 
 
 @dataclass(frozen=True)
@@ -162,29 +168,24 @@ class DeleteStatements(CodeEdit):
     old: str
 
     def _runs(self, source: Source) -> list[Run]:
-        owners = self._owners(source)
-        return [run for owner in owners for run in runs(owner, block(self.old), exactly=True)]
+        return [run for owner in self._owners(source) for run in runs(source, owner, block(self.old), exactly=True)]
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
         found, owners = self._runs(source), self._owners(source)
         if len(found) == self.count:
             return EditFinding(Found.BEFORE, regions=tuple(sorted(_paths(*found))))
-        traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
-        if traces and not found:
-            blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
-            landed = tuple(Landed(path, reads=frozenset(), uses=self.uses) for path in sorted(blocks) if path)
-            return EditFinding(Found.AFTER, marked=traces, landed=landed)
-        raise Lost(f"`{headline(self.old)}` {occurs(len(found), self.count)}", nearest(source, owners, block(self.old)))
+        traces = {owner: frozenset(_traces(source, owner, overlay)) for owner in owners}
+        ours = frozenset[int]().union(*traces.values())
+        if ours and not found:
+            landed = [
+                Landed(owner.path, reads=frozenset(), uses=self.uses)
+                for owner, lines in traces.items()
+                if lines and owner.path
+            ]
+            return EditFinding(Found.AFTER, marked=ours, landed=tuple(landed))
+        raise Lost(f"`{headline(self.old)}` {occurs(len(found), self.count)}", nearest(source, owners, self.old))
 
-    def _make(self, source: Source, overlay: str) -> Source:
-        trace = cst.EmptyLine(comment=cst.Comment(mark(overlay)))
-        for run in reversed(self._runs(source)):
-            *above, (name, last) = run[-1].path
-            body = along(source.module, tuple(above))[-1].body  # type: ignore[attr-defined]
-            if last + 1 == len(body):
-                source = _put_run(source, run, [with_mark(cst.SimpleStatementLine([cst.Pass()]), overlay)])
-                continue
-            follower = Spot((*above, (name, last + 1)), body[last + 1])
-            lines_above = (trace, *getattr(follower.node, "leading_lines", ()))
-            source = _put_run(source, [*run, follower], [follower.node.with_changes(leading_lines=lines_above)])
-        return source
+    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
+        owners = self._owners(source)
+        for run in self._runs(source):
+            yield _spliced(owners, run, "", overlay)

@@ -7,25 +7,22 @@ all selected edits by Python's scoping rules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from vpatch.core import cst
 from vpatch.core.landing import companions
 from vpatch.core.landing.binding import Scope, dotted, imported_as, inner_names, reads
 from vpatch.core.landing.definitions import Line, Module, ReadAt, decorated, headline, line_before, overrides
 from vpatch.core.landing.fit import Findings
 from vpatch.core.landing.flow import Definition, Function, bound_by, statements
 from vpatch.core.overlay import COMPANIONS, Edit
-from vpatch.core.parse import width
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Found, Landed
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
-    from vpatch.core.parse import Source
     from vpatch.core.syntax import Path
     from vpatch.core.workspace import Workspace
 
@@ -48,7 +45,6 @@ class _File:
     """A file after the edits."""
 
     module: Module  # its code
-    source: Source  # its code for libcst
     before: Callable[[], Module | None]  # returns the code on disk, None if this Python cannot parse it
     line: Line  # maps its lines to those on disk
     changed: frozenset[ast.AST]  # the definitions that the overlay changes
@@ -73,7 +69,7 @@ def opened(overlay: Findings, files: Workspace) -> Files:
 def _by_file(found: Findings, files: Files) -> Iterator[_InFile]:
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is not None:
-            yield name, file, list(_places(found, name, file.module, file.source))
+            yield name, file, list(_places(found, name, file.module))
 
 
 def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
@@ -136,27 +132,27 @@ def _inserted(
 def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
     if name.startswith(COMPANIONS) or (module := files.understood(name)) is None:
         return None
-    source = files.source(name)
     changed: set[ast.AST] = set()
     imported: dict[str, set[ast.AST]] = {}
-    for _, place in _places(overlay, name, module, source):
+    for _, place in _places(overlay, name, module):
         changed.update(definition for definition, _ in place.around)
         for bound in place.code.binds:
             imported.setdefault(bound, set()).add(place.scope.node)
     original = files.original(name) or b""
     line = line_before(original, files.read(name) or b"")
     before = partial(files.understood, name, original)
-    return _File(module, source, before, line, frozenset(changed), imported)
+    return _File(module, before, line, frozenset(changed), imported)
 
 
-def _places(found: Findings, file: str, module: Module, source: Source) -> Iterator[tuple[Edit, _Place]]:
+def _places(found: Findings, file: str, module: Module) -> Iterator[tuple[Edit, _Place]]:
     for edit, finding in found:
         if edit.file == file and finding.found is Found.AFTER:
-            yield from ((edit, _place(code, module, source)) for code in finding.landed)
+            yield from ((edit, _place(code, module)) for code in finding.landed)
 
 
-def _place(code: Landed, module: Module, source: Source) -> _Place:
-    holders = chain(source.module, module.tree, code.path)
+def _place(code: Landed, module: Module) -> _Place:
+    nodes = along(module.tree, code.path)
+    holders = [node for node in nodes if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)]
     stmt = next(holder for holder in reversed(holders) if isinstance(holder, ast.stmt))
     scope, around = module.scope, []
     for holder in holders:
@@ -221,10 +217,9 @@ def _reads(place: _Place, file: _File) -> Iterator[ReadAt]:
         return
     evaluated = module.evaluates_annotations(place.stmt, place.scope)
     found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
-    nodes = along(file.source.module, code.path)
-    if code.reads is not None and not evaluated and any(isinstance(node, cst.Annotation) for node in nodes):
+    if code.reads is not None and not evaluated and any(name in {"annotation", "returns"} for name, _ in code.path):
         return
-    inner = named_around(file.source.module, code.path)
+    inner = named_around(module.tree, code.path)
     yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
 
 
@@ -264,50 +259,14 @@ def _unbound_reads(scope: Scope, module: Module) -> Iterator[tuple[str, ast.stmt
                 yield read.name, stmt
 
 
-def chain(module: cst.Module, tree: ast.Module, path: Path) -> list[ast.AST]:
-    """List the nodes of `tree` that hold the code at `path` in `module`, outermost first.
-
-    These are statements, and the exception handlers and match cases between them.
-    """
-    nodes = along(module, path)
-    owner: ast.AST = tree
-    block: Sequence[ast.stmt] = tree.body
-    found: list[ast.AST] = []
-    for (field, index), parent, node in zip(path, nodes, nodes[1:], strict=False):
-        match parent:
-            case cst.Module() | cst.IndentedBlock():
-                block = block[sum(map(width, parent.body[:index])) :]
-                if not isinstance(node, cst.SimpleStatementLine):
-                    owner = block[0]
-                    found.append(block[0])
-            case cst.SimpleStatementLine() | cst.SimpleStatementSuite():
-                return [*found, block[index]]
-            case cst.Else() | cst.Finally():
-                continue  # its block is the one that led here
-            case _ if field in {"handlers", "cases"}:
-                owner = getattr(owner, field)[index]
-                found.append(owner)
-            case _ if isinstance(node, cst.Else | cst.Finally):
-                block = getattr(owner, field)
-            case _ if field == "orelse" and isinstance(node, cst.If):  # `elif`
-                (owner,) = owner.orelse  # type: ignore[attr-defined]
-                found.append(owner)
-            case _ if isinstance(node, cst.BaseSuite):
-                block = owner.body  # type: ignore[attr-defined]
-            case _:
-                return found  # an expression, or the header of a compound statement
-    return [*found, block[0]] if isinstance(nodes[-1], cst.SimpleStatementLine) else found
-
-
-def named_around(module: cst.Module, path: Path) -> frozenset[str]:
+def named_around(tree: ast.Module, path: Path) -> frozenset[str]:
     """Collect the names that comprehensions and lambdas around the expression at `path` bind."""
     names: set[str] = set()
-    for depth, node in enumerate(along(module, path)[:-1]):
+    for depth, node in enumerate(along(tree, path)[:-1]):
         fields = [field for field, _ in path[depth : depth + 2]]
-        if isinstance(node, cst.Lambda) and fields[0] == "params":
+        if isinstance(node, ast.Lambda) and fields[0] == "args":
             continue  # defaults are evaluated outside,
-        if isinstance(node, cst.BaseComp) and fields == ["for_in", "iter"]:
+        if path[depth : depth + 2] == (("generators", 0), ("iter", -1)):
             continue  # and so is the first iterable
-        if isinstance(node, cst.Lambda | cst.BaseComp):
-            names |= inner_names(ast.parse(f"({module.code_for_node(node)})", mode="eval").body)
+        names |= inner_names(node) if isinstance(node, ast.expr) else set()
     return frozenset(names)
