@@ -34,12 +34,14 @@ LEVELS = (
 # The same order inside `core`.
 CORE = (
     ("cst", "listing", "verdict", "core"),
-    ("syntax",),
-    ("nesting", "landing.flow"),
+    ("syntax", "marks"),
+    ("changes", "nesting", "landing.flow"),
     ("landing.binding",),
     ("landing.definitions",),
-    ("marks", "parse", "landing.interfaces"),
-    ("select", "workspace"),
+    ("parse", "landing.interfaces"),
+    ("layout", "select"),
+    ("rewrite",),
+    ("workspace",),
     ("overlay",),
     ("calls", "landing.companions"),
     ("landing.lookup",),

@@ -125,6 +125,22 @@ def test_a_getter_replaces_the_property_and_a_method_may_be_called_setter() -> N
     lands("", source, InsertAfter(FILE, "A.setter", "anchor()", "print()"))
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("def g(self): self.f = 1", ""),  # the setter gets it
+        ("@classmethod\n    def g(cls): cls.f = 1", "overrides `A.f`"),
+        ("def __init_subclass__(cls): cls.f = 1", "overrides `A.f`"),
+        ("def g(self): A.f = 1", "overrides `A.f`"),
+        ("def g(self): type(self).f = 1", "overrides `A.f`"),
+    ],
+)
+def test_an_assignment_to_a_property_is_its_setters(method: str, message: str) -> None:
+    source = f"class A:\n    @property\n    def f(self):\n        anchor()\n    {method}\n"
+
+    lands(message, source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
+
+
 EITHER = """
 if x:
     def f():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
+from vpatch.core.changes import Amendment
 from vpatch.core.marks import mark, marked_by, marks_in, with_marks
-from vpatch.core.rewrite import Revision, rewritten
+from vpatch.core.rewrite import rewritten
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE
@@ -30,7 +31,7 @@ from tests.snippets import FILE
 def test_a_statement_is_marked_once(code: str, after: str) -> None:
     for given in (code, after):
         source = Workspace({FILE: given.encode()}.get).source(FILE)
-        assert rewritten(source, [Revision((("body", 0),), "demo")]).decode() == after
+        assert rewritten(source, [Amendment((("body", 0),), "demo")]).decode() == after
     assert "demo" in Workspace({FILE: after.encode()}.get).source(FILE).marks_on(ast.parse(after).body[0])
 
 

@@ -6,8 +6,8 @@ import difflib
 
 import pytest
 from vpatch import AddFunction, EnsureImport, InsertAfter, ReplaceExpr
+from vpatch.core.changes import Splice
 from vpatch.core.parse import Lost, ParsedModules
-from vpatch.core.rewrite import Splice
 from vpatch.core.syntax import Spot
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure

@@ -147,7 +147,7 @@ def test_overlays_that_fail_only_together() -> None:
     assert not found.clashes
     (problem,) = found.problems
     assert (problem.what, problem.where) == ("conflict", "second")
-    assert "`2` is there 2 times" in problem.cause
+    assert "the code that has the mark `# vpatch: second` in line 2" in problem.cause
 
 
 # --- a job ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from vpatch.core.parse import Source, first_line
 from vpatch.core.syntax import along, within
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Group, Revision
+    from vpatch.core.changes import Amendment, Group
 
 Revise: TypeAlias = Callable[[Any, Any], Any]
 Range: TypeAlias = tuple[int, int, int, int]
@@ -52,7 +52,7 @@ def _statements(code: str) -> tuple[Any, ...]:
     return (head.with_changes(leading_lines=(*module.header, *head.leading_lines)), *rest)
 
 
-def revised(source: Source, node: Any, revisions: Sequence[Revision]) -> tuple[int, int, str]:
+def amended(source: Source, node: Any, amendments: Sequence[Amendment]) -> tuple[int, int, str]:
     """Make changes in a statement or its header; return its first and its last line, and their new text.
 
     Raises:
@@ -60,11 +60,11 @@ def revised(source: Source, node: Any, revisions: Sequence[Revision]) -> tuple[i
     """
     frame = _Frame(source, node)
     changes: dict[int, list[Revise]] = defaultdict(list)
-    for revision in revisions:
-        if revision.change:
-            target = along(source.tree, revision.path)[-1]
-            changes[id(frame.top if target is node else frame.expression(target))].append(revision.change)
-    overlays = {revision.overlay for revision in revisions}
+    for amendment in amendments:
+        if amendment.change:
+            target = along(source.tree, amendment.path)[-1]
+            changes[id(frame.top if target is node else frame.expression(target))].append(amendment.change)
+    overlays = {amendment.overlay for amendment in amendments}
     changes[id(frame.top)].append(lambda new, _: with_mark(new, overlays))
     module: Any = frame.module.visit(_Changing(changes))
     return frame.first, frame.last, frame.lines_of(module)

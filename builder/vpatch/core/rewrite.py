@@ -7,60 +7,12 @@ Statements come and go as lines; what changes within a statement changes in libc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
+from vpatch.core.changes import AFTER, Amendment, Change, Group, Splice
 from vpatch.core.parse import Source, first_line
-from vpatch.core.syntax import Path, Spot, along, within
-
-AFTER = (1,)
-"""The rank of what comes right behind the statement before."""
-BEFORE = (2,)
-"""The rank of what comes right before the statement behind."""
-
-
-@dataclass(frozen=True)
-class Splice:
-    """Statements of a block go, and code comes in their place, marked.
-
-    Attributes:
-        block: the block.
-        first: the index of the first statement that goes.
-        last: the index of the statement behind the last one that goes. If it is `first`, none goes.
-        new: the code that comes; "" leaves the mark alone.
-        overlay: whose mark the code gets.
-        rank: orders what comes at the same place; of equal rank `AFTER`, the last one comes first. With a rank, equal
-            code comes once, with the marks of all.
-        above: how many empty lines stand above it.
-        under: the header, without colon, of a statement to put it in, which comes with it.
-    """
-
-    block: Spot
-    first: int
-    last: int
-    new: str
-    overlay: str
-    rank: tuple[Any, ...] = ()
-    above: int = 0
-    under: str = ""
-
-
-@dataclass(frozen=True)
-class Revision:
-    """A node within a statement or its header changes, and the statement gets the mark.
-
-    `change` gets libcst's node and the one that holds it, and returns the new one; None leaves the node.
-    """
-
-    path: Path
-    overlay: str
-    change: Callable[[Any, Any], Any] | None = None
-
-
-Change: TypeAlias = Splice | Revision
-Group: TypeAlias = dict[Splice, list[str]]
-"""What comes at one place, in order, each with the overlays that add it."""
+from vpatch.core.syntax import Path, along, within
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +33,7 @@ def rewritten(source: Source, changes: Sequence[Change]) -> bytes:
         UnicodeEncodeError: the module's encoding lacks a character of the new code.
     """
     lines, done, text = source.lines, 0, list[str]()
-    for piece in sorted([*_spliced(source, changes), *_revised(source, changes)]):
+    for piece in sorted([*_spliced(source, changes), *_amended(source, changes)]):
         if piece.first < done:
             raise RuntimeError(f"{source.file}: two edits change line {piece.first + 1}")
         text += [*lines[done : piece.first], piece.text]
@@ -123,15 +75,15 @@ def _grouped(splices: Sequence[Splice]) -> Iterator[tuple[str, Group]]:
     yield from groups.items()
 
 
-def _revised(source: Source, changes: Sequence[Change]) -> Iterator[_Piece]:
-    from vpatch.core.layout import revised
+def _amended(source: Source, changes: Sequence[Change]) -> Iterator[_Piece]:
+    from vpatch.core.layout import amended
 
-    places: dict[Path, list[Revision]] = defaultdict(list)
+    places: dict[Path, list[Amendment]] = defaultdict(list)
     for change in changes:
-        if isinstance(change, Revision):
+        if isinstance(change, Amendment):
             places[_first_on_its_line(source, source.carrier(change.path))].append(change)
-    for path, revisions in places.items():
-        first, last, text = revised(source, along(source.tree, path)[-1], revisions)
+    for path, amendments in places.items():
+        first, last, text = amended(source, along(source.tree, path)[-1], amendments)
         yield _Piece(first - 1, last, 0, text)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
+from vpatch.core.changes import Change
 from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
 from vpatch.core.parse import Lost, Parsed, ParsedModules, Source
-from vpatch.core.rewrite import Change, rewritten
+from vpatch.core.rewrite import rewritten
 from vpatch.errors import Failure, Problem
 
 
@@ -53,12 +55,18 @@ class Workspace:
             Failure: the file's encoding lacks a character that an edit inserted.
         """
         if makers := self._makers.pop(file, None):
-            source = self.source(file)
             try:
-                self._changed[file] = rewritten(source, [change for make in makers for change in make(source)])
+                self._changed[file] = self._made(self.source(file), makers)
             except UnicodeEncodeError as error:
                 raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
         return self._changed[file] if file in self._changed else self.original(file)
+
+    def _made(self, source: Source, makers: Iterable[Callable[[Source], Iterable[Change]]]) -> bytes:
+        changes: list[Change] = []
+        for make in makers:
+            with suppress(Lost):  # another edit took the code away; the edit's state after the change tells
+                changes += make(source)
+        return rewritten(source, changes)
 
     def source(self, file: str) -> Source:
         """Return a parsed module, changes included.
@@ -105,10 +113,11 @@ class Workspace:
 
     def put(self, file: str, new: bytes) -> None:
         """Replace a file's contents."""
+        self.read(file)
         self._changed[file] = new
 
     def change(self, file: str, make: Callable[[Source], Iterable[Change]]) -> None:
-        """Change a module once it is read; all changes until then are made at once, in the module as it is now."""
+        """Change a module once it is read. All changes until then are made at once, and `make` sees none of them."""
         self._makers.setdefault(file, []).append(make)
 
     def changes(self) -> Mapping[str, bytes]:

@@ -17,7 +17,7 @@ from vpatch.core.syntax import Path, Spot
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Change
+    from vpatch.core.changes import Change
     from vpatch.core.workspace import Workspace
 
 

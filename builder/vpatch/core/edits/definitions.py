@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vpatch.core.changes import Splice
 from vpatch.core.edits import ModuleEdit
 from vpatch.core.marks import mark
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
-from vpatch.core.rewrite import Splice
 from vpatch.core.select import block, definitions, scopes
 from vpatch.core.syntax import Spot, along, fingerprint, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Change
+    from vpatch.core.changes import Change
     from vpatch.core.workspace import Workspace
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

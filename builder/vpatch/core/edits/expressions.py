@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vpatch.core import cst
+from vpatch.core.changes import Amendment
 from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read_by, occurs
 from vpatch.core.parse import Lost, Source
-from vpatch.core.rewrite import Revision
 from vpatch.core.select import block, expression, expressions, nearest, scopes
 from vpatch.core.syntax import Path, Spot, evaluated, inside, matches, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Change
+    from vpatch.core.changes import Change
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ReplaceExpr(CodeEdit):
 
     def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._spots(source)[0]:
-            yield Revision(spot.path, overlay, self._replaced)
+            yield Amendment(spot.path, overlay, self._replaced)
 
     def _replaced(self, old: Any, parent: Any) -> Any:
         return _parenthesized(cst.parse_expression(self.new.strip()), old, parent)
@@ -166,7 +166,7 @@ class AddKeyword(CodeEdit):
 
     def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._calls(source)[0]:
-            yield Revision(spot.path, overlay, self._with_keyword)
+            yield Amendment(spot.path, overlay, self._with_keyword)
 
     def _with_keyword(self, call: Any, _: object) -> Any:
         args = list(call.args)
@@ -214,7 +214,7 @@ class AddParameter(ModuleEdit):
 
     def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for spot in self._functions(source)[0]:
-            yield Revision(spot.path, overlay, self._with_parameter)
+            yield Amendment(spot.path, overlay, self._with_parameter)
 
     def _with_parameter(self, function: Any, _: object) -> Any:
         new = cst.parse_statement(f"def f({self.parameter}): ...").params.params[0]  # type: ignore[union-attr]

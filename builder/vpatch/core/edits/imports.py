@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from vpatch.core.changes import Amendment, Splice
 from vpatch.core.edits import ModuleEdit, marked
 from vpatch.core.parse import Lost, Source
-from vpatch.core.rewrite import Revision, Splice
 from vpatch.core.select import block, scopes
 from vpatch.core.syntax import Path, Spot, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Change
+    from vpatch.core.changes import Change
 
 _GUARD = "if TYPE_CHECKING"
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -174,12 +174,12 @@ class EnsureImport(ModuleEdit):
         here = source.block(target)
         there = next((spot for spot in here if source.marks_on(spot.node) and same(spot.node, line)), None)
         if there:
-            yield Revision(there.path, overlay)
+            yield Amendment(there.path, overlay)
         else:
             index = _place(source, here, self.statement)
             yield Splice(target, index, index, self.statement, overlay, rank, above=_is_future(line) and index > 0)
         if self._added_guard(source, target):
-            yield Revision(target.path, overlay)
+            yield Amendment(target.path, overlay)
 
 
 def _text(source: Source, bound: ast.AST) -> str:

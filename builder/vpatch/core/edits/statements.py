@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from vpatch.core.changes import AFTER, BEFORE, Splice
 from vpatch.core.edits import CodeEdit, classify, marked, occurs
 from vpatch.core.parse import Lost, Source, first_line
-from vpatch.core.rewrite import AFTER, BEFORE, Splice
 from vpatch.core.select import block, headline, nearest, runs
 from vpatch.core.syntax import Path, Spot, same
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
-    from vpatch.core.rewrite import Change
+    from vpatch.core.changes import Change
 
 Run = list[Spot]
 

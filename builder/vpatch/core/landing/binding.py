@@ -230,7 +230,7 @@ def inner_names(node: ast.AST) -> set[str]:
     if isinstance(node, _COMPREHENSIONS):
         return {name for generator in node.generators for name in bound_by(generator.target)}
     if isinstance(node, ast.Lambda):
-        return _parameters(node.args)
+        return {*_parameters(node.args), *bound_by(node.body)}
     return {parameter.name for parameter in getattr(node, "type_params", ())}
 
 

@@ -21,6 +21,9 @@ Line = Callable[[int], int]
 ReadAt = tuple[Read, ast.AST, ast.stmt, Scope]
 """A name that is read, the statement, handler or case that reads it, the statement that holds this, and its scope."""
 
+_CLASS = "class "
+_OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})
+"""Methods whose first parameter is the class."""
 _ACCESSORS = frozenset({"getter", "setter", "deleter"})
 
 KEEPING = frozenset(
@@ -47,12 +50,16 @@ _STUBS = frozenset({"typing.overload", "typing_extensions.overload"})
 
 @dataclass(frozen=True)
 class Replacement:
-    """An assignment to `owner.attribute` or its like, in the scope that it stands in; None if `owner` is qualified."""
+    """An assignment to `owner.attribute` or its like, in the scope that it stands in; None if `owner` is qualified.
+
+    `instance`: it is an instance's attribute that is assigned.
+    """
 
     owner: str
     attribute: str
     line: int
     scope: Scope | None
+    instance: bool = False
 
     @property
     def of(self) -> str:
@@ -152,7 +159,8 @@ def analyzed(tree: ast.Module) -> Module:
     replaced: list[Replacement] = []
     todo: list[tuple[ast.AST, Scope, str, str]] = [(tree, module, "", "")]
     while todo:
-        node, scope, owner, instance = todo.pop()  # `instance`: the first parameter of the method of class `owner`
+        # `instance`: the first parameter of the method of class `owner`, behind `_CLASS` if that is the class.
+        node, scope, owner, instance = todo.pop()
         inner = scope
         match node:
             case ast.Attribute(value=value, attr=attr, ctx=ast.Store() | ast.Del()):
@@ -172,19 +180,22 @@ def analyzed(tree: ast.Module) -> Module:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 inner = scope.inner(node)
                 given = [*node.args.posonlyargs, *node.args.args]
-                static = any(dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
+                roles = {dotted(decorator) for decorator in node.decorator_list}
                 if isinstance(scope.node, ast.ClassDef):
-                    instance = given[0].arg if given and not static else ""
+                    instance = given[0].arg if given and "staticmethod" not in roles else ""
+                    instance = _CLASS + instance if "classmethod" in roles or node.name in _OF_CLASSES else instance
         todo.extend((child, inner, owner, instance) for child in children(node) if child.__class__ not in _LEAVES)
     return Module(tree, module, tuple(replaced))
 
 
 def _replacement(target: ast.expr, attribute: str, scope: Scope, owner: str, instance: str) -> Iterator[Replacement]:
+    given = target
     match target:
         case ast.Call(func=ast.Name(id="type"), args=[inner]) | ast.Attribute(value=inner, attr="__class__"):
             target = inner
-    if isinstance(target, ast.Name) and target.id == instance:
-        yield Replacement(owner, attribute, target.lineno, None)
+    if isinstance(target, ast.Name) and target.id == instance.removeprefix(_CLASS):
+        own = target is given and not instance.startswith(_CLASS)
+        yield Replacement(owner, attribute, target.lineno, None, own)
     elif not any(isinstance(node, ast.Call) for node in ast.walk(target)) and (name := dotted(target)):
         yield Replacement(name, attribute, target.lineno, scope)
 
@@ -235,7 +246,9 @@ def overrides(
         if stmt.lineno > definition.lineno:
             yield cause(stmt.lineno, f", {headline(stmt)}, may override")
     if isinstance(scope.node, ast.ClassDef):
-        replaced = {each.line for each in module.replaced if each.attribute == name and each.of == scope.name}
+        kept = any(dotted(one) == "property" or _accessor(one, definition) for one in definition.decorator_list)
+        assigned = [each for each in module.replaced if each.attribute == name and each.of == scope.name]
+        replaced = {each.line for each in assigned if not (kept and each.instance)}  # the property's setter gets it
         yield from (cause(at, " overrides") for at in sorted(replaced))
     if scope.outer is None and name in scope.global_in_functions:
         yield f"a function that declares `global {name}` may override `{full}` of line {line(definition.lineno)}"

@@ -1,0 +1,86 @@
+"""A harmless change is no problem: a new statement, parameter or method, in functions drawn from real releases."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from vpatch import AddFunction, AddParameter, InsertBefore
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Edit
+from vpatch.core.parse import Source
+from vpatch.core.select import names
+from vpatch.core.syntax import Spot
+from vpatch.core.verdict import State
+from vpatch.core.workspace import Workspace
+
+from tests.releases import FIRST, RELEASES, tree_of
+from tests.snippets import overlay
+from tests.tiers import deep
+
+SEED, KINDS = 43, ("method", "statement", "parameter")
+KEEPING = {"property", "staticmethod", "classmethod", "torch.inference_mode()", "triton.jit"}
+"""Decorators that keep a function. Others may replace it, which is a problem."""
+
+
+@cache
+def modules(release: str) -> list[Path]:
+    return sorted(path for path in (tree_of(release) / "vllm").rglob("*.py") if path.stat().st_size)
+
+
+def reader(tree: Path) -> Callable[[str], bytes | None]:
+    return lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None
+
+
+def changes(source: Source) -> Iterator[tuple[str, Edit]]:
+    """Yield the changes of a module's functions and classes, without those that something may replace."""
+    named = list(names(Spot((), source.tree)))
+    bound = Counter(name for name, _ in named)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.alias):
+            bound[node.asname or node.name] += 1
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound[node.id] += 1
+    kept = {name for name, spot in named if {ast.unparse(one) for one in spot.node.decorator_list} <= KEEPING}
+    for name, spot in named:
+        node = spot.node
+        around = {name.rsplit(".", depth)[0] for depth in range(name.count(".") + 1)}
+        if bound[name] > 1 or not around <= kept or not source.block(spot):
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield "method", AddFunction(source.file, name, "def _vpatch_new(self, a, *b):\n    return a, b")
+            continue
+        first = node.body[ast.get_docstring(node) is not None :][:1]
+        if first and Counter(map(ast.unparse, node.body))[ast.unparse(first[0])] == 1:
+            yield "statement", InsertBefore(source.file, name, ast.unparse(first[0]), "_vpatch_new = print")
+        if node.args.args:
+            yield "parameter", AddParameter(source.file, name, "_vpatch_new=None", after=node.args.args[-1].arg)
+
+
+def drawn(release: str, times: int) -> Iterator[tuple[str, Edit]]:
+    """Draw changes, as many of each kind."""
+    draw = random.Random(f"{SEED} {release}")  # noqa: S311 - the same on every run
+    left = dict.fromkeys(KINDS, times)
+    while any(left.values()):
+        path = draw.choice(modules(release))
+        file = str(path.relative_to(tree_of(release)))
+        found = list(changes(Workspace({file: path.read_bytes()}.get).source(file)))
+        for kind, edit in draw.sample(found, min(3, len(found))):
+            if left[kind]:
+                left[kind] -= 1
+                yield kind, edit
+
+
+@pytest.mark.parametrize(("release", "times"), [(FIRST[0], 20), *(deep(release, 100) for release in RELEASES)])
+def test_a_harmless_change_is_no_problem(release: str, times: int) -> None:
+    problems = []
+    for kind, edit in drawn(release, times):
+        (found,) = Engine([overlay(edit)]).status(reader(tree_of(release)))
+        if found.state is not State.PENDING:
+            problems.append(f"{kind} {edit.file} {edit.scope}: {found.because}")
+    assert problems == []
