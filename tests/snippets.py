@@ -5,11 +5,12 @@ from __future__ import annotations
 import builtins
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import permutations
 from textwrap import dedent
 
 import pytest
+from vpatch.core.authoring import Block
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Shape
 from vpatch.core.verdict import Changeset, State, Verdict
@@ -19,6 +20,27 @@ M = "  # vpatch: demo"
 """The mark on what `overlay` changes."""
 
 Files = Mapping[str, bytes]
+
+
+def _word(name: str) -> Callable[..., Edit]:
+    """Return a function that makes the edit of one of a block's words: of a file, a scope and what the word takes."""
+
+    def edit(file: str, scope: str, *given: str, within: tuple[str, ...] = (), **more: object) -> Edit:
+        made: Edit = getattr(Block(file, scope, within), name)(*given, **more)
+        return made
+
+    return edit
+
+
+InsertAfter, InsertBefore = _word("insert_after"), _word("insert_before")
+ReplaceStatements, DeleteStatements = _word("replace_statements"), _word("delete")
+ReplaceExpr, AddKeyword = _word("replace_expression"), _word("add_keyword")
+
+
+def header(file: str, scope: str, old: str, new: str, count: int = 1) -> Edit:
+    """Return the edit of the header of a definition in a scope."""
+    (edit,) = Block(file, scope).patch(f"-{old}:\n+{new}:\n     ...", count=count)
+    return edit
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ LEVELS = (
 CORE = (
     ("cst", "listing", "verdict", "core"),
     ("syntax", "marks"),
-    ("changes", "nesting", "landing.flow"),
+    ("changes", "lists", "matching", "nesting", "landing.flow"),
     ("landing.binding",),
     ("landing.definitions",),
     ("parse", "landing.interfaces"),

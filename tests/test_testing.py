@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from vpatch import testing
-from vpatch.core.parse import Lost
 from vpatch.errors import Problem
-from vpatch.testing import Case, State, check, fingerprint_of
+from vpatch.testing import Case, State, check
 from vpatch.tree import apply as changing
 from vpatch.tree.apply import Writes
 from vpatch.tree.verify import Verified
@@ -120,15 +119,3 @@ def test_faults_of_vpatch_fail_the_case(
         run(case, slim, tmp_path)
 
     assert complaint in str(failure.value)
-
-
-def test_fingerprint(tmp_path: Path) -> None:
-    """Layout and comments do not count."""
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text("class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n")
-    other.write_text("class A:\n    def f(self):  # a comment\n        return (\n            1\n        )\n")
-
-    assert fingerprint_of(one, "A.f") == fingerprint_of(other, "A.f")
-    assert fingerprint_of(one, "A.f") != fingerprint_of(one, "A.g")
-    with pytest.raises(Lost):
-        fingerprint_of(one, "A.h")

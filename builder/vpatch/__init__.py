@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vpatch.api import Changed, Diff, Refused, Result, apply, diff, revert, status, verify
     from vpatch.core.authoring import Block, Companion, File, Folder, probe
-    from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
-    from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
+    from vpatch.core.edits.definitions import AddFile, AddFunction
     from vpatch.core.edits.imports import EnsureImport
-    from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
+    from vpatch.core.edits.patch import Patch
     from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
     from vpatch.core.predicates import (
         All,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AddFile",
     "AddFunction",
-    "AddKeyword",
-    "AddParameter",
     "All",
     "AnyOf",
     "Block",
@@ -45,7 +42,6 @@ __all__ = [
     "Companion",
     "Contains",
     "Defines",
-    "DeleteStatements",
     "Diff",
     "Edits",
     "EnsureImport",
@@ -55,20 +51,16 @@ __all__ = [
     "HasFile",
     "HasFolder",
     "Imports",
-    "InsertAfter",
-    "InsertBefore",
     "Lists",
     "Need",
     "Not",
     "Overlay",
     "Part",
+    "Patch",
     "Predicate",
     "Probe",
     "Problem",
     "Refused",
-    "ReplaceExpr",
-    "ReplaceFunction",
-    "ReplaceStatements",
     "Result",
     "Sets",
     "Shape",
@@ -85,7 +77,7 @@ __all__ = [
 
 _HOMES = (
     *("errors", "core.overlay", "core.predicates", "core.authoring", "core.edits.definitions"),
-    *("core.edits.expressions", "core.edits.imports", "core.edits.statements", "api"),
+    *("core.edits.imports", "core.edits.patch", "api"),
 )
 
 

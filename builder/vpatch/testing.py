@@ -27,17 +27,14 @@ from vpatch.core.calls import inserted_by
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay
-from vpatch.core.select import scopes
-from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State, Verdict
-from vpatch.core.workspace import Workspace
 from vpatch.settings import cache_folder
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import verify
 from vpatch.tree.write_plan import SitePackages
 
-__all__ = ["Case", "State", "check", "fingerprint_of", "release"]
+__all__ = ["Case", "State", "check", "release"]
 
 
 @dataclass(frozen=True)
@@ -157,16 +154,6 @@ def release(version: str, folder: Path | None = None) -> Path:
         if not target.exists():
             fetch(version, target)
     return target
-
-
-def fingerprint_of(module: Path, scope: str) -> str:
-    """Return the fingerprint of the function or class `scope` in a file, for `ReplaceFunction`.
-
-    Raises:
-        Lost: the file does not define it.
-    """
-    found = scopes(Workspace(lambda _: module.read_bytes()).source(module.name), scope)
-    return fingerprint(found[0].node)
 
 
 def _link(source: str, target: str) -> None:

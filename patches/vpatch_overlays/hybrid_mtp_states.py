@@ -23,7 +23,7 @@ request's number is in range, too, and selects a state of the request's own row.
 with a bound like this one. Mamba2's kernel (`mamba_ssm.py`) has the lower bound already; the overlay adds no upper one.
 """
 
-from vpatch import Block, Edits, File, Need, Overlay, Part, Shape, Use, probe
+from vpatch import Block, Edits, File, Need, Overlay, Part, Use, probe
 
 from vpatch_overlays import _shared as shared
 
@@ -36,115 +36,86 @@ tiled = copies.function("_memcpy_u64_tiled")
 registry = File("vllm/model_executor/models/registry.py")
 conv1d = File("vllm/model_executor/layers/mamba/ops/causal_conv1d.py").function("_causal_conv1d_update_kernel")
 
-# Exactly upstream's code: with another bound in it, the part is drifted, and gets no second one.
-UNBOUNDED = """
-if IS_SPEC_DECODING:
-    i_t = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1
-else:
-    i_t = 0
-state_idx = tl.load(ssm_state_indices + i_n * stride_indices_seq + i_t).to(tl.int64)
+# A copy that shifts bytes to the left waits until all warps have read a chunk, before the chunk is stored.
+by_block = """
+ for i in range(0, size, BLOCK_SIZE):
+     ...
+     data = tl.load(curr_src_ptr, mask=mask)
++    if (dst_ptr < src_ptr) & (src_ptr < dst_ptr + size):
++        tl.debug_barrier()
+     tl.store(curr_dst_ptr, data, mask=mask)
 """
-UNBOUNDED_KIMI_K3 = """
-if IS_SPEC_DECODING:
-    initial_token = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1
-else:
-    initial_token = 0
-state_index = tl.load(state_indices + i_n * stride_indices_seq + initial_token).to(tl.int64)
+by_row = """
+@@ / if CONV_STATE_DIM_FIRST and is_conv_state / for d in range(0, dim_rows)
+ for i in range(0, per_row_bytes, COPY_BLOCK_SIZE):
+     ...
+     data = tl.load(curr_src, mask=mask)
++    if (row_dst < row_src) & (row_src < row_dst + per_row_bytes):
++        tl.debug_barrier()
+     tl.store(curr_dst, data, mask=mask)
 """
-UNBOUNDED_CONV = """
-if IS_SPEC_DECODING:
-    conv_state_token_offset = tl.load(num_accepted_tokens_ptr + idx_seq).to(tl.int64) - 1
-else:
-    conv_state_token_offset = 0
+by_chunk = """
+ for i in range(0, copy_size, COPY_BLOCK_SIZE):
+     ...
+     data = tl.load(curr_src, mask=mask)
++    if (dst_addr < src_addr) & (src_addr < dst_addr + copy_size):
++        tl.debug_barrier()
+     tl.store(curr_dst, data, mask=mask)
 """
-BY_ROW = (
-    *("if CONV_STATE_DIM_FIRST and is_conv_state", "for d in range(0, dim_rows)"),
-    "for i in range(0, per_row_bytes, COPY_BLOCK_SIZE)",
+# Without a copy by rows before it.
+only_by_chunk = f"""
+ if src_block_idx == dest_block_idx and accept_token_bias == 0:
+     return
+ offsets = tl.arange(0, COPY_BLOCK_SIZE)
+{by_chunk}"""
+# Only windows overlap, and they are one tile.
+by_tile = """
+ for i in range(tile_start, tile_end, COPY_BLOCK_SIZE):
+     ...
+     data = tl.load($FROM + i + offsets, mask=mask)
++    if (dst_addr_i < src_addr_i) & (src_addr_i < dst_addr_i + copy_size):
++        tl.debug_barrier()
+     tl.store($TO + i + offsets, data, mask=mask)
+"""
+by_tiles = (
+    tiled.patch(by_tile, FROM="src_body_u64", TO="dst_body_u64"),
+    tiled.patch(by_tile, FROM="src_u8", TO="dst_u8"),
 )
-BY_CHUNK = "for i in range(0, copy_size, COPY_BLOCK_SIZE)"
-SAME_ALIGNMENT = "if ((src_addr_i ^ dst_addr_i) & 7) == 0"
 
 # Upstream's order: each lane has the same place in every token, and so overwrites only what it has read itself.
 TOKENS_IN_ORDER = "for token_idx in range(0, num_dst_tokens):\n    src_token = ...\n    ..."
 ROWS_IN_ORDER = "for token_idx in range(0, num_dst_tokens):\n    for row_base in ...:\n        ..."
 
-SPLIT = "if IS_VARLEN:\n    ...\nelse:\n    ..."
-
-
-def ordered(loop: Block, reads: str, writes: str, source: str, target: str, size: str) -> Edits:
-    """Wait until all warps have read a chunk before it is stored, if the copy shifts bytes to the left.
-
-    Args:
-        loop: the loop over the chunks of a copy.
-        reads: the pointers from which it loads a chunk.
-        writes: the pointers to which it stores the chunk.
-        source: the variable with the address to copy from.
-        target: the variable with the address to copy to.
-        size: the variable with the number of bytes to copy.
-    """
-    load, store = f"data = tl.load({reads}, mask=mask)\n", f"tl.store({writes}, data, mask=mask)\n"
-    overlaps = f"if ({target} < {source}) & ({source} < {target} + {size}):\n    tl.debug_barrier()\n"
-    return loop.replace_statements(load + store, load + overlaps + store)
-
-
-def ordered_rows(kernel: Block) -> Edits:
-    """Order the copy of a window in which each channel has a row of its own."""
-    return ordered(kernel.within(*BY_ROW), "curr_src", "curr_dst", "row_src", "row_dst", "per_row_bytes")
-
-
-def ordered_bytes(kernel: Block, *headers: str) -> Edits:
-    """Order the copy of a window, or of the whole state, as bytes in one piece."""
-    return ordered(kernel.within(*headers, BY_CHUNK), "curr_src", "curr_dst", "src_addr", "dst_addr", "copy_size")
-
-
-def ordered_tile(kind: str, *headers: str) -> Edits:
-    """Order a branch of the copy of a tile; only windows overlap, and they are one tile."""
-    loop = tiled.within(*headers, "for i in range(tile_start, tile_end, COPY_BLOCK_SIZE)")
-    reads, writes = (f"{side}_{kind} + i + offsets" for side in ("src", "dst"))
-    return ordered(loop, reads, writes, "src_addr_i", "dst_addr_i", "copy_size")
-
-
-def in_row(kernel: Block, load: str, index: str, columns: str, *headers: str) -> Edits:
-    """Keep an index, which `load` makes of the number of accepted tokens, within the columns of the request's row."""
-    bounded = f"{index} = tl.minimum(tl.maximum({index}, 0), {columns} - 1)"
-    return kernel.within(*headers, "if IS_SPEC_DECODING").insert_after(load, bounded)
-
-
-def recurrent(kernel: Block) -> Edits:
-    """Bound the column of the state indices that a kernel of the delta rule reads."""
-    load = "i_t = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1"
-    return in_row(kernel, load, "i_t", "stride_indices_seq", "if USE_INITIAL_STATE", "if IS_CONTINUOUS_BATCHING")
-
-
-def recurrent_kimi_k3(kernel: Block) -> Edits:
-    """Bound the column of the state indices that a kernel of Kimi K3 reads."""
-    load = "initial_token = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1"
-    return in_row(kernel, load, "initial_token", "stride_indices_seq")
-
-
+# The column of the state indices stays within the request's row.
+in_row = """
+ if IS_SPEC_DECODING:
+     $AT = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1
++    $AT = tl.minimum(tl.maximum($AT, 0), stride_indices_seq - 1)
+ else:
+     $AT = 0
+ $STATE = tl.load($STATES + i_n * stride_indices_seq + $AT).to(tl.int64)
+"""
 # The kernel changes `seqlen`, which is the longest possible query before, and so the number of drafts plus one.
-convolution: Edits = (
-    conv1d.insert_before(SPLIT, "max_accepted = seqlen"),
-    in_row(
-        conv1d,
-        "conv_state_token_offset = tl.load(num_accepted_tokens_ptr + idx_seq).to(tl.int64) - 1",
-        "conv_state_token_offset",
-        "max_accepted",
-    ),
-)
+in_window = """
++max_accepted = seqlen
+ if IS_VARLEN:
+     ...
+ else:
+     ...
+@@
+ if IS_SPEC_DECODING:
+     $AT = tl.load(num_accepted_tokens_ptr + idx_seq).to(tl.int64) - 1
++    $AT = tl.minimum(tl.maximum($AT, 0), max_accepted - 1)
+ else:
+     $AT = 0
+"""
 
 
-def delta_rule(folder: str) -> Shape:
-    """Return the shape with the kernels of Gated DeltaNet in `folder`."""
-    kernels = (
-        File(f"{folder}/fused_recurrent.py").function("fused_recurrent_gated_delta_rule_fwd_kernel"),
-        File(f"{folder}/fused_sigmoid_gating.py").function("fused_sigmoid_gating_delta_rule_update_kernel"),
-    )
-    unbounded = [kernel.contains(UNBOUNDED) for kernel in kernels]
-    return Shape(
-        when=unbounded[0] & unbounded[1] & conv1d.contains(UNBOUNDED_CONV),
-        edits=[map(recurrent, kernels), convolution],
-    )
+def delta_rule(folder: str) -> Edits:
+    """Bound the kernels of Gated DeltaNet in `folder`, and that of the convolution."""
+    recurrent = File(f"{folder}/fused_recurrent.py").function("fused_recurrent_gated_delta_rule_fwd_kernel")
+    gating = File(f"{folder}/fused_sigmoid_gating.py").function("fused_sigmoid_gating_delta_rule_update_kernel")
+    return recurrent.patch(in_row), gating.patch(in_row), conv1d.patch(in_window)
 
 
 def of_model(folder: str, kernel: str) -> tuple[Block, Block]:
@@ -181,12 +152,7 @@ overlay = Overlay(
             "overlap",
             upstream=("vllm-project/vllm#50729",),
             merged=memcpy.contains("if ...:\n    tl.debug_barrier()\ntl.store(curr_dst_ptr, data, mask=mask)"),
-            shapes={
-                "0.18": ordered(
-                    memcpy.within("for i in range(0, size, BLOCK_SIZE)"),
-                    *("curr_src_ptr", "curr_dst_ptr", "src_ptr", "dst_ptr", "size"),
-                )
-            },
+            shapes={"0.18": memcpy.patch(by_block)},
         ),
         Part(
             "overlap-fused",
@@ -194,15 +160,10 @@ overlay = Overlay(
             merged=state_block.contains(ROWS_IN_ORDER) & state_block.contains(TOKENS_IN_ORDER),
             absent=(~copies.defines("postprocess_mamba_fused_kernel")).means("this vLLM copies states from the host"),
             shapes={
-                "0.28": [
-                    ordered_rows(state_block),
-                    ordered_tile("body_u64", SAME_ALIGNMENT),
-                    ordered_tile("u8", SAME_ALIGNMENT, "else"),
-                ],
-                "0.26": [ordered_rows(state_block), ordered_bytes(state_block, "if is_conv_state")],
-                "0.25": [ordered_rows(state_block), ordered_bytes(state_block)],
-                "0.24": [ordered_rows(fused), ordered_bytes(fused)],
-                "0.22": Shape(when=~fused.takes("CONV_STATE_DIM_FIRST"), edits=ordered_bytes(fused)),
+                "0.28": [state_block.patch(by_row), by_tiles],
+                "0.25": [state_block.patch(by_row), state_block.patch(by_chunk)],
+                "0.24": [fused.patch(by_row), fused.patch(by_chunk)],
+                "0.22": fused.patch(only_by_chunk),
             },
         ),
         Part(
@@ -215,22 +176,12 @@ overlay = Overlay(
         Part(
             "bounds-kimi-k3",
             absent=(~registry.lists("_MULTIMODAL_MODELS", "KimiK3*")).means("this vLLM has no Kimi K3"),
-            shapes={
-                "0.27": Shape(
-                    when=kimi_k3[0].contains(UNBOUNDED_KIMI_K3) & kimi_k3[1].contains(UNBOUNDED_KIMI_K3),
-                    edits=map(recurrent_kimi_k3, kimi_k3),
-                )
-            },
+            shapes={"0.27": [kernel.patch(in_row) for kernel in kimi_k3]},
         ),
         Part(
             "bounds-glm5-next",
             absent=(~registry.lists("_TEXT_GENERATION_MODELS", "Glm5Next*")).means("this vLLM has no GLM-5-Next"),
-            shapes={
-                "0.30": Shape(
-                    when=glm5_next[0].contains(UNBOUNDED) & glm5_next[1].contains(UNBOUNDED),
-                    edits=map(recurrent, glm5_next),
-                )
-            },
+            shapes={"0.30": [kernel.patch(in_row) for kernel in glm5_next]},
         ),
     ),
 )

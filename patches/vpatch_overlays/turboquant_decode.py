@@ -186,7 +186,7 @@ overlay = Overlay(
                         dispatch.import_into(launcher, "decode_if_supported"),
                         store.replace_statements(NORMED, "y, norms = normed_and_rotated(key, PiT)"),
                         dispatch.import_into(storing, "normed_and_rotated"),
-                        kernel_warmup.insert_before("do_deep_gemm_warmup = ...", "warm_up(worker)"),
+                        kernel_warmup.insert_before("do_deep_gemm_warmup = $VALUE", "warm_up(worker)"),
                         dispatch.import_into(warmup, "warm_up"),
                     ],
                 )

@@ -28,11 +28,19 @@ if model_config.is_hybrid:
 """
 CALL = "TurboQuantConfig.get_boundary_skip_layers"
 INDICES = "full_attention_layer_indices"
-GET_BOUNDARY_SKIP_LAYERS = '''
-@staticmethod
-def get_boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
-    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
-    return boundary_skip_layers(model_config, n)
+boundary_skip_layers = '''
+-@staticmethod
+-def get_boundary_skip_layers(num_layers: int, n: int = 2) -> list[str]:
+-    if n <= 0 or num_layers <= 0:
+-        return []
+-    n = min(n, num_layers // 2)
+-    ...
+-    indices = sorted(set(first + last))
+-    return [str(i) for i in indices]
++@staticmethod
++def get_boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
++    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
++    return boundary_skip_layers(model_config, n)
 '''
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'
 PAGE_SIZE = f"""
@@ -62,7 +70,7 @@ boundary_layers = Part(
                 config.defer_annotations(),
                 config.ensure_import("from typing import TYPE_CHECKING"),
                 config.ensure_import("from vllm.config import ModelConfig", typing_only=True),
-                skip_layers.replace(GET_BOUNDARY_SKIP_LAYERS, known="1b8abeb285c07a74"),
+                config.class_("TurboQuantConfig").patch(boundary_skip_layers),
                 shared.turboquant_branch.delete(REFUSAL),
                 shared.turboquant_branch.replace_expression(f"{CALL}(num_layers)", f"{CALL}(model_config)"),
                 # The second name is private, but upstream's tests import it.

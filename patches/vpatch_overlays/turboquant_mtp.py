@@ -184,7 +184,7 @@ overlay = Overlay(
             upstream=("vllm-project/vllm#46461",),
             absent=shared.no_turboquant,
             shapes={
-                "0.21": looks_at_each("is_prefill=True, query_start_loc_cpu=..., seq_lens_cpu=..."),
+                "0.21": looks_at_each("is_prefill=True, query_start_loc_cpu=$STARTS, seq_lens_cpu=$LENGTHS"),
                 "0.20": looks_at_each("is_prefill=True"),
             },
         ),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import vpatch as v
-from vpatch import Block, Companion, EnsureImport, File, Part, Shape, probe
+from vpatch import Companion, EnsureImport, File, Part, Shape, probe
+
+import tests.snippets as s
 
 PATH = "vllm/a.py"
 file = File(PATH)
@@ -23,15 +25,12 @@ SAME = [
     (file.defer_annotations(), v.EnsureImport(PATH, "from __future__ import annotations")),
     (file.add_function("def f(): ..."), v.AddFunction(PATH, "", "def f(): ...")),
     (file.class_("C").add_function("def f(self): ...", uses=USES), v.AddFunction(PATH, "C", "def f(self): ...", USES)),
-    (method.replace("def m(self): ...", known="f00"), v.ReplaceFunction(PATH, "C.m", ("f00",), "def m(self): ...")),
-    (method.replace("def m(): ...", known=("a", "b")), v.ReplaceFunction(PATH, "C.m", ("a", "b"), "def m(): ...")),
-    (branch.replace_expression("a", "b"), v.ReplaceExpr(PATH, "C.m", "a", "b", within=("if x",))),
-    (method.replace_statements("a", "b", count=2), v.ReplaceStatements(PATH, "C.m", "a", "b", count=2)),
-    (branch.insert_before("a", "b", uses=USES), v.InsertBefore(PATH, "C.m", "a", "b", within=("if x",), uses=USES)),
-    (branch.within("else").insert_after("a", "b"), v.InsertAfter(PATH, "C.m", "a", "b", within=("if x", "else"))),
-    (branch.delete("a"), v.DeleteStatements(PATH, "C.m", "a", within=("if x",))),
-    (method.add_keyword("f(...)", "a=1"), v.AddKeyword(PATH, "C.m", "f(...)", "a=1")),
-    (method.add_parameter("a: int", after="self"), v.AddParameter(PATH, "C.m", "a: int", "self")),
+    (branch.replace_expression("a", "b"), s.ReplaceExpr(PATH, "C.m", "a", "b", within=("if x",))),
+    (method.replace_statements("a", "b", count=2), s.ReplaceStatements(PATH, "C.m", "a", "b", count=2)),
+    (branch.insert_before("a", "b", uses=USES), s.InsertBefore(PATH, "C.m", "a", "b", within=("if x",), uses=USES)),
+    (branch.within("else").insert_after("a", "b"), s.InsertAfter(PATH, "C.m", "a", "b", within=("if x", "else"))),
+    (branch.delete("a"), s.DeleteStatements(PATH, "C.m", "a", within=("if x",))),
+    (method.add_keyword("f(...)", "a=1"), s.AddKeyword(PATH, "C.m", "f(...)", "a=1")),
     (file.contains("a"), v.Contains(PATH, "", "a")),
     (method.contains("a"), v.Contains(PATH, "C.m", "a")),
     (file.defines("C"), v.Defines(PATH, "C")),
@@ -67,11 +66,6 @@ def test_shapes_by_name_or_in_a_row() -> None:
 
     assert named == Part("p", (Shape("2", (edit,), when, note), Shape("1", (edit,))))
     assert named.files == (PATH,)
-
-
-def test_a_definition_is_replaced_as_a_whole() -> None:
-    with pytest.raises(ValueError, match="within"):
-        Block(PATH, "f", ("if x",)).replace("def f(): ...", known="f00")
 
 
 MODULES = {

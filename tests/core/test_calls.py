@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vpatch import AddFile, EnsureImport, InsertBefore
+from vpatch import AddFile
 from vpatch.core import calls
 from vpatch.core.calls import Call, Calls, Taken
 from vpatch.core.catalogue import discover, loadable
 from vpatch.core.landing.interfaces import Interface, parse_interface
+from vpatch.core.overlay import Edit
 from vpatch.testing import digests
 
-from tests.snippets import FILE, overlay
+from tests.snippets import FILE, InsertBefore, overlay
 
 OURS = [item for item in discover() if item.origin.startswith("vpatch ")]
 ENTRY = {"digest": "d", "calls": {"vllm/a.py f": {"given": ["(x=_)"], "interfaces": {"function (x) -> value": ["b"]}}}}
@@ -112,7 +113,7 @@ def test_an_overlay_with_a_damaged_list_does_not_load(monkeypatch: pytest.Monkey
     assert len(found) == len(OURS) - 1
 
 
-def digest(*edits: AddFile | EnsureImport | InsertBefore) -> dict[str, str]:
+def digest(*edits: Edit) -> dict[str, str]:
     return digests(overlay(*edits).overlay)
 
 

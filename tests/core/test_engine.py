@@ -11,16 +11,15 @@ import vpatch as v
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Shape
-from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import EditFinding, State
 from vpatch.core.workspace import Workspace
 
+import tests.snippets as s
 from tests.snippets import FILE, applied, in_any_order, make, module, names_of_fragments, overlay
 
 __all__ = ["names_of_fragments"]
 
 SOURCE = "def f():\n    a(b(1), 2)\n    c()\n    d()\n"
-FORM = fingerprint(Workspace(module(SOURCE).get).source(FILE).tree.body[0])
 
 
 def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
@@ -30,13 +29,13 @@ def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (v.ReplaceExpr(FILE, "f", "b(1)", "x"), v.ReplaceExpr(FILE, "f", "b(1)", "y")),
-        (v.ReplaceExpr(FILE, "f", "b(1)", "x"), v.ReplaceExpr(FILE, "f", "a(b(1), 2)", "y")),
-        (v.ReplaceExpr(FILE, "f", "1", "x"), v.AddKeyword(FILE, "f", "a(...)", "k=1")),
-        (v.InsertAfter(FILE, "f", "c()", "x()"), v.InsertBefore(FILE, "f", "c()", "y()")),
-        (v.InsertAfter(FILE, "f", "c()\nd()", "x()"), v.ReplaceExpr(FILE, "f", "d()", "y()")),
-        (v.ReplaceStatements(FILE, "f", "c()\nd()", "x()"), v.InsertAfter(FILE, "f", "d()", "y()")),
-        (v.ReplaceFunction(FILE, "f", (FORM,), "def f(): ..."), v.ReplaceExpr(FILE, "f", "2", "y")),
+        (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.ReplaceExpr(FILE, "f", "b(1)", "y")),
+        (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.ReplaceExpr(FILE, "f", "a(b(1), 2)", "y")),
+        (s.ReplaceExpr(FILE, "f", "1", "x"), s.AddKeyword(FILE, "f", "a(...)", "k=1")),
+        (s.InsertAfter(FILE, "f", "c()\nd()", "x()"), s.ReplaceExpr(FILE, "f", "d()", "y()")),
+        (s.InsertAfter(FILE, "f", "c()", "x()"), s.InsertBefore(FILE, "f", "d()", "y()")),  # in the same place
+        (s.ReplaceStatements(FILE, "f", "c()\nd()", "x()"), s.InsertAfter(FILE, "f", "d()", "y()")),
+        (s.ReplaceStatements(FILE, "", "def f():\n    ...", "def f(): pass"), s.ReplaceExpr(FILE, "f", "2", "y")),
         (v.AddFile("vllm/_vpatch/x.py", "1"), v.AddFile("vllm/_vpatch/x.py", "2")),
         (v.AddFunction(FILE, "", "def g(): 1"), v.AddFunction(FILE, "", "def g(): 2")),
         (v.EnsureImport(FILE, "from a import x"), v.EnsureImport(FILE, "from b import x")),
@@ -56,10 +55,10 @@ def test_two_overlays_that_change_the_same_code_are_in_conflict(one: Edit, other
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (v.ReplaceExpr(FILE, "f", "b(1)", "x"), v.ReplaceExpr(FILE, "f", "2", "y")),
-        (v.ReplaceExpr(FILE, "f", "b(1)", "x"), v.InsertAfter(FILE, "f", "c()", "y()")),
-        (v.InsertAfter(FILE, "f", "c()", "x()"), v.InsertBefore(FILE, "f", "d()", "y()")),
-        (v.AddFunction(FILE, "f", "def g(): 1"), v.InsertAfter(FILE, "f", "c()", "h(lambda: g())")),
+        (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.ReplaceExpr(FILE, "f", "2", "y")),
+        (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.InsertAfter(FILE, "f", "c()", "y()")),
+        (s.InsertAfter(FILE, "f", "c()", "x()"), s.InsertBefore(FILE, "f", "c()", "y()")),
+        (v.AddFunction(FILE, "f", "def g(): 1"), s.InsertAfter(FILE, "f", "c()", "h(lambda: g())")),
         (v.AddFunction(FILE, "", "def g(): 1"), v.AddFunction(FILE, "f", "def g(): 1")),
     ],
 )
@@ -68,14 +67,14 @@ def test_two_overlays_change_one_function_in_any_order(one: Edit, other: Edit) -
 
 
 def test_an_edit_in_code_that_another_overlay_made_is_a_conflict() -> None:
-    one, other = two(v.InsertAfter(FILE, "f", "c()", "x(9)"), v.ReplaceExpr(FILE, "f", "9", "8"))
+    one, other = two(s.InsertAfter(FILE, "f", "c()", "x(9)"), s.ReplaceExpr(FILE, "f", "9", "8"))
     tree = applied(module(SOURCE), one)
 
     assert [one.state for one in make(tree, one, other).before] == [State.CONFLICT, State.CONFLICT]
 
 
 def test_overlays_that_fail_only_together_are_in_conflict() -> None:
-    one, other = two(v.InsertAfter(FILE, "f", "c()", "x(2)"), v.ReplaceExpr(FILE, "f", "2", "y"))
+    one, other = two(s.InsertAfter(FILE, "f", "c()", "x(2)"), s.ReplaceExpr(FILE, "f", "2", "y"))
 
     changeset = make(module(SOURCE), one, other)
 
@@ -87,8 +86,8 @@ def test_overlays_that_fail_only_together_are_in_conflict() -> None:
 
 
 def test_one_problem_stops_everything_and_all_are_reported() -> None:
-    good = overlay(v.ReplaceExpr(FILE, "f", "2", "3"), name="good")
-    bad = overlay(v.ReplaceExpr(FILE, "f", "9", "3"), v.ReplaceExpr("gone.py", "", "9", "3"), name="bad")
+    good = overlay(s.ReplaceExpr(FILE, "f", "2", "3"), name="good")
+    bad = overlay(s.ReplaceExpr(FILE, "f", "9", "3"), s.ReplaceExpr("gone.py", "", "9", "3"), name="bad")
 
     changeset = make(module(SOURCE), good, bad)
 
@@ -101,7 +100,7 @@ def test_one_problem_stops_everything_and_all_are_reported() -> None:
 class Faulty:
     """An edit whose postcondition never holds."""
 
-    edit: v.ReplaceExpr
+    edit: Edit
     gives: bytes
     file: str = FILE
     scope: str = ""
@@ -115,14 +114,14 @@ class Faulty:
 
 @pytest.mark.parametrize("gives", [b"x = (", b"y = 1\n", b"x = b\n"])
 def test_an_edit_without_its_postcondition_is_a_bug(gives: bytes) -> None:
-    faulty = overlay(Faulty(v.ReplaceExpr(FILE, "", "a", "b"), gives), name="faulty")
+    faulty = overlay(Faulty(s.ReplaceExpr(FILE, "", "a", "b"), gives), name="faulty")
     good = overlay(v.AddFile("vllm/_vpatch/x.py", "1"), name="good")
 
     for items in ([faulty], [faulty, good]):
         with pytest.raises(RuntimeError, match=r"part is .* once the edits are made, not applied"):
             Engine(items).plan(module("x = a\n").get)
     with pytest.raises(RuntimeError):  # two edits that exclude each other
-        make(module("x = a\n"), overlay(v.ReplaceExpr(FILE, "", "a", "b"), v.ReplaceExpr(FILE, "", "a", "c")))
+        make(module("x = a\n"), overlay(s.ReplaceExpr(FILE, "", "a", "b"), s.ReplaceExpr(FILE, "", "a", "c")))
 
 
 def parts(**edits: Edit) -> Catalogued:
@@ -131,7 +130,7 @@ def parts(**edits: Edit) -> Catalogued:
 
 
 def test_an_applied_part_does_not_hide_a_pending_one() -> None:
-    done, todo = v.ReplaceExpr(FILE, "f", "2", "3"), v.ReplaceExpr(FILE, "f", "1", "4")
+    done, todo = s.ReplaceExpr(FILE, "f", "2", "3"), s.ReplaceExpr(FILE, "f", "1", "4")
     both, half = parts(done=done, todo=todo), applied(module(SOURCE), parts(done=done))
 
     # One statement has the only mark, but each part is judged by its own code.
@@ -163,16 +162,16 @@ def test_a_real_plan_reads_only_its_files_and_is_deterministic(pristine: Callabl
 
 
 def test_a_conflict_is_that_of_the_part() -> None:
-    item = parts(first=v.ReplaceExpr(FILE, "f", "2", "3"), second=v.ReplaceExpr(FILE, "f", "1", "4"))
+    item = parts(first=s.ReplaceExpr(FILE, "f", "2", "3"), second=s.ReplaceExpr(FILE, "f", "1", "4"))
 
-    mine, _ = make(module(SOURCE), item, overlay(v.ReplaceExpr(FILE, "f", "2", "5"), name="z")).before
+    mine, _ = make(module(SOURCE), item, overlay(s.ReplaceExpr(FILE, "f", "2", "5"), name="z")).before
 
     assert [part.state for part in mine.parts] == [State.CONFLICT, State.PENDING]
     assert mine.because == "parts and z change the same code"
 
 
 def test_different_reasons_name_their_parts() -> None:
-    item = parts(first=v.ReplaceExpr(FILE, "f", "q1", "3"), second=v.ReplaceExpr(FILE, "g", "1", "4"))
+    item = parts(first=s.ReplaceExpr(FILE, "f", "q1", "3"), second=s.ReplaceExpr(FILE, "g", "1", "4"))
 
     (found,) = make(module(SOURCE), item).before
 
@@ -183,7 +182,7 @@ def test_different_reasons_name_their_parts() -> None:
 def test_code_that_is_fine_where_it_was_applied_is_judged_again_where_it_is_not() -> None:
     """The applied code reads a name that nothing binds, as upstream's own may; to apply it would break the function."""
     old = {FILE: b"def f():\n    first = 1\n    second = 2\n    return first, second\n"}
-    edit = v.DeleteStatements(FILE, "f", "first = 1")
+    edit = s.DeleteStatements(FILE, "f", "first = 1")
     item, files = overlay(edit), Workspace(old.get)
     edit.apply(files, item.id)
     applied = {FILE: files.read(FILE)}

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 
 import pytest
-from vpatch import AddFile, Contains, Defines, Lists, Not, ReplaceExpr
+from vpatch import AddFile, Contains, Defines, Lists, Not
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Shape
 from vpatch.core.parse import Source
@@ -15,7 +15,7 @@ from vpatch.core.verdict import Answer, EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
-from tests.snippets import FILE, applied, make, module, names_of_fragments, overlay, verdict
+from tests.snippets import FILE, ReplaceExpr, applied, make, module, names_of_fragments, overlay, verdict
 
 __all__ = ["names_of_fragments"]
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import (
-    AddFunction,
+from vpatch import AddFunction, EnsureImport
+from vpatch.core.overlay import Edit
+from vpatch.core.verdict import State
+
+from tests.snippets import (
+    FILE,
     AddKeyword,
-    AddParameter,
-    EnsureImport,
     InsertAfter,
     InsertBefore,
     ReplaceExpr,
-    ReplaceFunction,
     ReplaceStatements,
+    applied,
+    header,
+    make,
+    module,
+    overlay,
+    verdict,
 )
-from vpatch.core.overlay import Edit
-from vpatch.core.syntax import fingerprint
-from vpatch.core.verdict import State
-from vpatch.core.workspace import Workspace
-
-from tests.snippets import FILE, applied, make, module, overlay, verdict
 
 HELP = EnsureImport(FILE, "from helpers import help_it")
 CALL = InsertAfter(FILE, "A.f", "anchor()", "help_it(size)")
@@ -132,7 +133,6 @@ UNKNOWN = AddFunction(FILE, "", "def g(x: Unknown) -> Unknown: return x")
 INNER = InsertAfter(FILE, "f.g", "anchor()", "print(name)")
 IN_CLASS = InsertAfter(FILE, "A", "x = 1", "y = name")
 FUNCTION = "def f(a):\n    return a\n"
-FORM = fingerprint(Workspace(module(FUNCTION).get).source(FILE).tree.body[0])
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ FORM = fingerprint(Workspace(module(FUNCTION).get).source(FILE).tree.body[0])
         # Annotations are evaluated, unless the module defers them.
         ("import os\n", UNKNOWN, "reads `Unknown`"),
         ("from __future__ import annotations\nimport os\n", UNKNOWN, ""),
-        ("def f(a): ...\n", AddParameter(FILE, "f", "n: Unknown", after="a"), "reads `Unknown`"),
+        ("def f(a): ...\n", header(FILE, "", "def f(a)", "def f(a, n: Unknown)"), "reads `Unknown`"),
         # A replaced function is checked as a whole; of a statement, the replaced expression.
-        (FUNCTION, ReplaceFunction(FILE, "f", (FORM,), "def f(a): return b"), "reads `b`"),
-        (FUNCTION, ReplaceFunction(FILE, "f", (FORM,), "@print\ndef f(a): return a + 1"), ""),
+        (FUNCTION, ReplaceStatements(FILE, "", FUNCTION, "def f(a): return b"), "reads `b`"),
+        (FUNCTION, ReplaceStatements(FILE, "", FUNCTION, "@print\ndef f(a): return a + 1"), ""),
         ("def f(a, b):\n    return unknown(b)\n", ReplaceExpr(FILE, "f", "b", "[a, *(x for x in a)]"), ""),
         ("def f(a):\n    return [g(b) for b in c]\n", ReplaceExpr(FILE, "f", "g(b)", "max(b)"), ""),
         # A new variable is read by something; upstream's may not be.
@@ -168,7 +168,7 @@ FORM = fingerprint(Workspace(module(FUNCTION).get).source(FILE).tree.body[0])
         # Every kind of edit is checked.
         (ANCHORED, ReplaceExpr(FILE, "f", "1", "unknown"), "`unknown`"),
         (ANCHORED, AddKeyword(FILE, "f", "anchor(...)", "key=unknown"), "`unknown`"),
-        (ANCHORED, AddParameter(FILE, "f", "n=unknown", after="a"), "`unknown`"),
+        (ANCHORED, header(FILE, "", "def f(a)", "def f(a, n=unknown)"), "`unknown`"),
         (ANCHORED, ReplaceStatements(FILE, "f", "anchor(1)", "print(unknown)"), "`unknown`"),
         (ANCHORED, InsertBefore(FILE, "f", "anchor(1)", "print(unknown)"), "`unknown`"),
     ],

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import AddFile, EnsureImport, InsertAfter
+from vpatch import AddFile, EnsureImport
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
-from tests.snippets import FILE, applied, make, module, overlay
+from tests.snippets import FILE, InsertAfter, applied, make, module, overlay
 
 FIX = "vllm/_vpatch/my_fix.py"
 TREE = module("def f():\n    anchor()\n")

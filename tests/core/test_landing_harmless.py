@@ -10,17 +10,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from vpatch import AddFunction, AddParameter, InsertBefore
+from vpatch import AddFunction
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Edit
 from vpatch.core.parse import Source
 from vpatch.core.select import names
-from vpatch.core.syntax import Spot
+from vpatch.core.syntax import DEFINITIONS, Spot
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
 from tests.releases import FIRST, RELEASES, tree_of
-from tests.snippets import overlay
+from tests.snippets import InsertBefore, header, overlay
 from tests.tiers import deep
 
 SEED, KINDS = 43, ("method", "statement", "parameter")
@@ -37,6 +37,10 @@ def reader(tree: Path) -> Callable[[str], bytes | None]:
     return lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None
 
 
+def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
+    return {ast.unparse(one) for one in node.decorator_list}
+
+
 def changes(source: Source) -> Iterator[tuple[str, Edit]]:
     """Yield the changes of a module's functions and classes, without those that something may replace."""
     named = list(names(Spot((), source.tree)))
@@ -46,20 +50,33 @@ def changes(source: Source) -> Iterator[tuple[str, Edit]]:
             bound[node.asname or node.name] += 1
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             bound[node.id] += 1
-    kept = {name for name, spot in named if {ast.unparse(one) for one in spot.node.decorator_list} <= KEEPING}
+    checked = [
+        node for node in source.tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    named = [(name, spot) for name, spot in named if not any(spot.node in node.body for node in checked)]
+    stubbed = {
+        node.name for node in ast.walk(source.tree) if isinstance(node, DEFINITIONS) and "overload" in decorators(node)
+    }
+    kept = {name for name, spot in named if decorators(spot.node) <= KEEPING}
     for name, spot in named:
         node = spot.node
         around = {name.rsplit(".", depth)[0] for depth in range(name.count(".") + 1)}
-        if bound[name] > 1 or not around <= kept or not source.block(spot):
+        if any(bound[one] > 1 for one in around) or not around <= kept or not source.block(spot):
+            continue
+        if name.rpartition(".")[2] in stubbed:
             continue
         if isinstance(node, ast.ClassDef):
             yield "method", AddFunction(source.file, name, "def _vpatch_new(self, a, *b):\n    return a, b")
             continue
-        first = node.body[ast.get_docstring(node) is not None :][:1]
-        if first and Counter(map(ast.unparse, node.body))[ast.unparse(first[0])] == 1:
-            yield "statement", InsertBefore(source.file, name, ast.unparse(first[0]), "_vpatch_new = print")
+        first = "".join(map(ast.unparse, node.body[ast.get_docstring(node) is not None :][:1]))
+        once = Counter(ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.stmt))[first] == 1
+        if once and "..." not in first:
+            yield "statement", InsertBefore(source.file, name, first, "_vpatch_new = print")
         if node.args.args:
-            yield "parameter", AddParameter(source.file, name, "_vpatch_new=None", after=node.args.args[-1].arg)
+            kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+            head, last = f"{kind} {node.name}", node.args.args[-1].arg
+            above = name.rpartition(".")[0]
+            yield "parameter", header(source.file, above, f"{head}({last})", f"{head}({last}, _vpatch_new=None)")
 
 
 def drawn(release: str, times: int) -> Iterator[tuple[str, Edit]]:

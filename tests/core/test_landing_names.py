@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import DeleteStatements, EnsureImport, InsertAfter, ReplaceExpr, ReplaceStatements
+from vpatch import EnsureImport
 from vpatch.core.overlay import Edit
 
 from tests.core.test_landing import lands, refusal
-from tests.snippets import FILE
+from tests.snippets import FILE, DeleteStatements, InsertAfter, ReplaceExpr, ReplaceStatements
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-from vpatch import DeleteStatements, InsertAfter, ReplaceExpr
 from vpatch.core.overlay import Catalogued, Overlay, Part, Shape
 from vpatch.core.verdict import State
 
 from tests.core.test_landing import CALL, CLASS, HELP, lands
-from tests.snippets import FILE, make, module, overlay
+from tests.snippets import FILE, DeleteStatements, InsertAfter, ReplaceExpr, make, module, overlay
 
 IN_THE_WAY = {
     "a later definition": ("    def f(self): ...\n", "overrides `A.f` of line 4"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 
 import pytest
-from vpatch import AddFunction, EnsureImport, InsertAfter, ReplaceExpr
+from vpatch import AddFunction, EnsureImport
 from vpatch.core.changes import Splice
 from vpatch.core.parse import Lost, ParsedModules
 from vpatch.core.syntax import Spot
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
 
-from tests.snippets import FILE, applied, make, names_of_fragments, overlay
+from tests.snippets import FILE, InsertAfter, ReplaceExpr, applied, make, names_of_fragments, overlay
 
 __all__ = ["names_of_fragments"]
 
@@ -109,7 +109,7 @@ def test_every_byte_outside_the_edited_code_survives(data: bytes) -> None:
     item = overlay(
         EnsureImport(FILE, "import z"),
         ReplaceExpr(FILE, "A.f", old="self.total - a", new="clamp(self.total - a)"),
-        InsertAfter(FILE, "A.f", "budget = ...; other()", "if budget:\n    log(\n        budget)", within=("if a",)),
+        InsertAfter(FILE, "A.f", "budget = $B; other()", "if budget:\n    log(\n        budget)", within=("if a",)),
         AddFunction(FILE, "A", "def g(self): return 1"),
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from vpatch import ReplaceExpr
 from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
@@ -17,6 +16,7 @@ from vpatch.matrix.worker import try_one
 
 from tests.conftest import Trees
 from tests.engines import engine_of
+from tests.snippets import ReplaceExpr
 
 PLACE = ("vllm/engine/arg_utils.py", "EngineArgs.create_engine_config")
 BAD = Problem("not idempotent", "an-overlay", "the second run writes a.py")

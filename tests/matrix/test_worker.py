@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from vpatch import AddFile, InsertAfter, ReplaceExpr
+from vpatch import AddFile
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
@@ -21,7 +21,7 @@ from vpatch.tree.apply import Writes
 
 from tests.conftest import Trees
 from tests.releases import fact
-from tests.snippets import FILE, Files, module, names_of_fragments, overlay
+from tests.snippets import FILE, Files, InsertAfter, ReplaceExpr, module, names_of_fragments, overlay
 
 __all__ = ["names_of_fragments"]
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.core.catalogue import discover
-from vpatch.core.edits.definitions import ReplaceFunction
+from vpatch.core.edits.patch import Patch
 from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
 from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
-from vpatch.core.syntax import along
+from vpatch.core.syntax import DEFINITIONS, along
 from vpatch.core.verdict import Changeset, EditFinding, State
 from vpatch.core.workspace import Workspace
 
@@ -107,7 +107,10 @@ class File:
             for depth in range(1, len(steps) + 1):
                 made += overrides.of_definition(self.text, ".".join(steps[:depth]))
         for edit, finding in self.found:
-            for path in finding.regions:
+            for path in (*finding.regions, *finding.context):
+                path = path[:-1] if path[-1][0] == "header" else path  # noqa: PLW2901
+                if path[-1][0].startswith("gap"):
+                    continue
                 *_, anchor = (node for node in along(tree, path) if isinstance(node, ast.stmt))
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     *above, (block, index) = path
@@ -125,7 +128,13 @@ class File:
 
         An edit replaces them as a whole, or a shape is for consecutive statements in them.
         """
-        whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
+        whole = [
+            f"{edit.scope}.{item.old.name}"
+            for edit, _ in self.found
+            if isinstance(edit, Patch)
+            for item in edit.hunk.items
+            if item.new is None and isinstance(item.old, DEFINITIONS)
+        ]
         shapes = (shape for item in self.items for part in item.overlay.parts for shape in part.shapes)
         asked = (predicate for shape in shapes if shape.when for predicate in _leaves(shape.when))
         whole += [p.scope for p in asked if p.file == self.name and p.scope and "\n" in p.code.strip()]

@@ -133,11 +133,13 @@ class Mutator:
                 imports = isinstance(node, ast.Import | ast.ImportFrom) and finding.binds
                 if imports or (isinstance(node, Definition) and node.name in scope):
                     self.around.add(node.lineno)  # type: ignore[attr-defined]
-            for path in finding.regions:
+            for path in (*finding.regions, *finding.context):
+                if path[-1][0].startswith(("gap", "header")):
+                    continue
                 node = along(source.tree, path)[-1]
                 first, last = (first_line(node), node.col_offset), (node.end_lineno, node.end_col_offset)
                 self.around |= set(range(first[0], last[0] + 1)) | self._headers(first[0])
-                if "..." not in f"{getattr(edit, 'anchor', '')}{getattr(edit, 'call', '')}":
+                if "..." not in getattr(edit, "text", ""):
                     self.exact.append((first, last))
 
     def _headers(self, line: int) -> set[int]:

@@ -19,10 +19,14 @@ CASES = (
     *drifted(
         "0.20.2",
         CONFIG,
-        ("n = min(n, num_layers // 2)", "n = min(n, num_layers // 3)", "its form"),
+        (
+            "n = min(n, num_layers // 2)",
+            "n = min(n, num_layers // 3)",
+            "line 170 has `n = min(n, num_layers // 3)`",
+        ),
         ("import math\n", "import math (\n", "not valid Python"),
     ),
-    *drifted("0.20.2", ARG_UTILS, (REFUSES, OTHER, "`if model_config.is_hybrid:` is not there; nearest")),
+    *drifted("0.20.2", ARG_UTILS, (REFUSES, OTHER, "`if model_config.is_hybrid: ...` is not there; nearest")),
     # Half of upstream's change is not merged.
     *drifted("0.21.0", CONFIG, (SKIP, SKIP.replace("model_config", "config"), "its form")),
 )

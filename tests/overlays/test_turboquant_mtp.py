@@ -39,7 +39,7 @@ CASES = (
         (
             LONGEST,
             f"{LONGEST[:-1]} and not attn_metadata.num_decodes:",
-            "_prefill_attention has no `if _HAS_FLASH_ATTN and ",
+            f"{LONGEST[:-1]}` is not there",
         ),
     ),
     *drifted(

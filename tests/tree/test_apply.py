@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
+from vpatch import Overlay, Part, Shape
 from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
@@ -16,6 +16,7 @@ from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import unchanged, untouched
+from tests.snippets import InsertAfter, ReplaceExpr
 
 FILE = "vllm/m.py"
 

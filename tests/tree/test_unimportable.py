@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from vpatch import AddFile, EnsureImport, InsertAfter, InsertBefore, ReplaceExpr
+from vpatch import AddFile, EnsureImport
 from vpatch.core.overlay import Edit
 from vpatch.tree.locate import Tree
 from vpatch.tree.verify import Verified, verify
 
-from tests.snippets import FILE, applied, overlay
+from tests.snippets import FILE, InsertAfter, InsertBefore, ReplaceExpr, applied, overlay
 
 HELPER, NEEDY = "vllm/_vpatch/helper.py", "vllm/_vpatch/needy.py"
 STOCK = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import vpatch
-from vpatch import AddFile, InsertAfter, Overlay, Part, ReplaceExpr, Shape, api
+from vpatch import AddFile, Overlay, Part, Shape, api
 from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.verdict import State
 from vpatch.tree.apply import apply, revert
@@ -18,6 +18,7 @@ from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import Program, contents_of, unchanged, untouched
+from tests.snippets import InsertAfter, ReplaceExpr
 from tests.tree.conftest import git, row
 
 ONE, TWO, THREE = (f"vllm/{name}.py" for name in ("one", "two", "three"))
@@ -35,7 +36,7 @@ def made(name: str, *edits: Edit) -> Catalogued:
     return Catalogued(name, Overlay("What.", (Part("part", (Shape("shape", edits),)),)), "Why.")
 
 
-def inserted(file: str, code: str) -> InsertAfter:
+def inserted(file: str, code: str) -> Edit:
     return InsertAfter(file, "", anchor="x = 1", new=code)
 
 

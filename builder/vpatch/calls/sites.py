@@ -67,6 +67,8 @@ def code_of(engine: Engine, read: Read) -> tuple[Workspace, list[NewCode]]:
 def _ranges(places: Sequence[Landed], files: Workspace, file: str) -> Iterator[Range]:
     tree = files.source(file).tree
     for place in places:
+        if place.reads is not None and not place.reads and not place.binds:
+            continue  # where a statement went, no code is new
         node = along(tree, place.path)[-1]
         end = (node.end_lineno, node.end_col_offset)
         if place.header and node.body:  # the blocks of the statement are upstream's

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as resources
 
-from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
-from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
+from vpatch.core.edits.address import hunks
+from vpatch.core.edits.definitions import AddFile, AddFunction
+from vpatch.core.edits.forms import after, before, replaced, signed, with_keyword
 from vpatch.core.edits.imports import EnsureImport
-from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
+from vpatch.core.edits.patch import Patch
 from vpatch.core.overlay import COMPANIONS, Edit, Probe
 from vpatch.core.predicates import Contains, Defines, HasFile, HasFolder, Imports, Lists, Sets, Takes
 
@@ -29,6 +30,10 @@ class File:
     def function(self, name: str) -> Block:
         """Return the body of the function or method with this qualified name."""
         return Block(self.path, name)
+
+    def patch(self, text: str, *, count: int = 1, uses: Uses = (), **names: str) -> tuple[Edit, ...]:
+        """Change the module by hunks, each below a line `@@ ADDRESS`; see `Block.patch`."""
+        return Block(self.path, "").patch(text, count=count, uses=uses, **names)
 
     def class_(self, name: str) -> Block:
         """Return the body of the class with this qualified name."""
@@ -99,43 +104,45 @@ class Block:
         """Return the block in this one that `headers` lead to, such as `if x is None`."""
         return replace(self, headers=(*self.headers, *headers))
 
-    def replace(self, new: str, *, known: str | tuple[str, ...], uses: Uses = ()) -> ReplaceFunction:
-        """Replace the whole definition if its fingerprint is `known`; see `ReplaceFunction`.
+    def patch(self, text: str, *, count: int = 1, uses: Uses = (), **names: str) -> tuple[Edit, ...]:
+        """Change the block by hunks: by one, or by several, each below a line `@@ NAME / HEADER`.
+
+        A hunk is a diff: a line begins with a space if it stays, with - if it goes, with + if it comes. `...` is
+        anything, and `$NAME` one expression, the same one throughout; `names` fill some in.
 
         Raises:
-            ValueError: the block is narrowed by `within`.
+            ValueError: a hunk cannot be read; the message says why.
         """
-        if self.headers:
-            raise ValueError(f"{self.scope} is replaced as a whole, not within `{self.headers[0]}`")
-        return ReplaceFunction(self.path, self.scope, (known,) if isinstance(known, str) else known, new, uses)
+        return tuple(hunks(self.path, self.scope, self.headers, text, count, uses, tuple(sorted(names.items()))))
 
-    def replace_expression(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> ReplaceExpr:
-        """Replace the expression `old` by `new`."""
-        return ReplaceExpr(self.path, self.scope, old, new, within=self.headers, count=count, uses=uses)
+    def replace_expression(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> Patch:
+        """Replace the expression `old` by `new`, which gets parentheses where it needs them."""
+        return self._patch(replaced(old, new), count, uses)
 
-    def replace_statements(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> ReplaceStatements:
+    def replace_statements(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> Patch:
         """Replace the consecutive statements `old` by `new`."""
-        return ReplaceStatements(self.path, self.scope, old, new, within=self.headers, count=count, uses=uses)
+        return self._patch(replaced(old, new), count, uses)
 
-    def insert_before(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> InsertBefore:
+    def insert_before(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> Patch:
         """Insert `new` before the statements that match `anchor`."""
-        return InsertBefore(self.path, self.scope, anchor, new, within=self.headers, count=count, uses=uses)
+        return self._patch(before(anchor, new), count, uses)
 
-    def insert_after(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> InsertAfter:
+    def insert_after(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> Patch:
         """Insert `new` after the statements that match `anchor`."""
-        return InsertAfter(self.path, self.scope, anchor, new, within=self.headers, count=count, uses=uses)
+        return self._patch(after(anchor, new), count, uses)
 
-    def delete(self, old: str, *, count: int = 1) -> DeleteStatements:
-        """Delete the consecutive statements `old`."""
-        return DeleteStatements(self.path, self.scope, old, within=self.headers, count=count)
+    def delete(self, old: str, *, count: int = 1) -> Patch:
+        """Delete the consecutive statements `old`. Without neighbours, only `merged` knows that upstream did."""
+        return self._patch(signed("-", old), count)
 
-    def add_keyword(self, call: str, keyword: str, *, count: int = 1, uses: Uses = ()) -> AddKeyword:
-        """Add `keyword`, written `name=value`, to the calls that match `call`."""
-        return AddKeyword(self.path, self.scope, call, keyword, within=self.headers, count=count, uses=uses)
+    def add_keyword(self, call: str, keyword: str, *, count: int = 1, uses: Uses = ()) -> Patch:
+        """Add `keyword`, written `name=value`, to the calls that match `call`, behind the others, before any `**`."""
+        return self._patch(with_keyword(call, keyword), count, uses)
 
-    def add_parameter(self, parameter: str, *, after: str) -> AddParameter:
-        """Add a parameter, written as in a `def`, behind the parameter `after`."""
-        return AddParameter(self.path, self.scope, parameter, after)
+    def _patch(self, text: str, count: int, uses: Uses = ()) -> Patch:
+        (edit,) = hunks(self.path, self.scope, self.headers, text, count, uses)
+        assert isinstance(edit, Patch)  # noqa: S101 - the forms have no lines that come alone
+        return edit
 
     def add_function(self, new: str, *, uses: Uses = ()) -> AddFunction:
         """Define a function or class at the end of this body."""

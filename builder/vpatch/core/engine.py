@@ -217,7 +217,8 @@ def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
 
 def _clash(one: EditFinding, other: EditFinding) -> bool:
     """Whether two edits change the same code, or bind the same name to different things."""
-    if any(inside(a, b) or inside(b, a) for a in one.regions for b in other.regions):
+    pairs = ((one.regions, other.regions), (one.regions, other.context), (one.context, other.regions))
+    if any(inside(a, b) or inside(b, a) for mine, theirs in pairs for a in mine for b in theirs):
         return True
     return any(a == b and what != other_what for a, what in one.binds for b, other_what in other.binds)
 

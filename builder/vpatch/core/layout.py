@@ -47,9 +47,10 @@ def rendered(source: Source, under: str, group: Group) -> str:
 
 @cache
 def _statements(code: str) -> tuple[Any, ...]:
-    module = cst.parse_module(code.strip("\n"))
+    module = cst.parse_module(code.rstrip("\n"))
     head, *rest = module.body
-    return (head.with_changes(leading_lines=(*module.header, *head.leading_lines)), *rest)
+    above = (*module.header, *head.leading_lines)
+    return (head.with_changes(leading_lines=[line.with_changes(indent=bool(line.comment)) for line in above]), *rest)
 
 
 def amended(source: Source, node: Any, amendments: Sequence[Amendment]) -> tuple[int, int, str]:
@@ -89,7 +90,8 @@ class _Frame:
             self._below = [f"{indent}    case _:\n", f"{indent}        pass\n"]
         elif getattr(node, "body", None) and first_line(node.body[0]) > self.last:
             self._below = [f"{indent}    pass\n"]
-        code = "".join([*self._above, *lines, *self._below])
+        # The first line end is that of new lines.
+        code = "".join([line.replace("\n", source.newline) for line in self._above] + lines + self._below)
         self.module = cst.parse_module(code)
         if self.module.code != code:
             raise RuntimeError(f"{source.file}, line {self.first}: libcst does not write back what it read")

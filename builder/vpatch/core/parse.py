@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from vpatch.core import cst, nesting
 from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.marks import marked_by
-from vpatch.core.syntax import BLOCKS, Path, Spot, along, evaluated, within
+from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, along, evaluated, within
 from vpatch.core.verdict import Answer, EditFinding
 from vpatch.wrapping import shortened
 
@@ -53,6 +53,7 @@ class Source:
     encoding: str
     tree: ast.Module
     _walked: dict[tuple[Path, str], dict[type, list[Spot]]] = field(default_factory=dict, init=False, repr=False)
+    _blocks: dict[tuple[Path, str], list[tuple[Spot, list[Spot]]]] = field(default_factory=dict, init=False, repr=False)
     named: dict[str, list[Spot]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -165,6 +166,32 @@ class Source:
         behind = self.lines[end_line(last) - 1].encode()[last.end_col_offset :].decode().partition("#")[0]
         return self.begins_line(first) and not behind.strip(" \t\r\n;")
 
+    def blocks(self, owner: Spot) -> list[tuple[Spot, list[Spot]]]:
+        """List a block and those in it, with their statements, but not those of functions and classes defined there."""
+        key = (owner.path, owner.block)
+        if key not in self._blocks:
+            found, todo = [], [owner]
+            while todo:
+                block = todo.pop()
+                if here := self.block(block):
+                    found.append((block, here))
+                inner = [spot for spot in here if not isinstance(spot.node, DEFINITIONS)]
+                todo += reversed([below for spot in inner for below in _below(spot)])
+            self._blocks[key] = found
+        return self._blocks[key]
+
+    def traces_in(self, owner: Spot, overlay: str) -> Iterator[int]:
+        """Yield the lines with an overlay's marks that deletions left: comments, or a `pass` that fills a block."""
+        for block, here in self.blocks(owner):
+            inner = [range(first_line(spot.node), self.extent(spot.node) + 1) for spot in here]
+            below = self.opening(block) if block.path else 0
+            for line, overlays in self.traces.items():
+                if below < line < inner[-1].stop and overlay in overlays and not any(line in one for one in inner):
+                    yield line
+            for spot in here:
+                if isinstance(spot.node, ast.Pass):
+                    yield from self.mark_of(spot.path, overlay)
+
     def is_elif(self, node: ast.AST) -> bool:
         """Whether an `if` is spelled `elif`."""
         return isinstance(node, ast.If) and self.lines[node.lineno - 1][node.col_offset :].startswith("elif")
@@ -176,11 +203,21 @@ class Source:
 
     def text_of(self, node: Any) -> str:
         """Return a node's code."""
-        return _text_of(self.lines, node)
+        return text_of(self.lines, node)
 
     def quoted(self, node: ast.AST) -> str:
         """Return a node's code on one line of at most 80 characters, without the blocks of a statement."""
         return quoted(self.lines, node)
+
+
+def _below(spot: Spot) -> Iterator[Spot]:
+    """Yield the blocks of a statement."""
+    for name in ("body", "orelse", "finalbody"):
+        if getattr(spot.node, name, None):
+            yield Spot(spot.path, spot.node, name)
+    for name in ("handlers", "cases"):
+        for index, child in enumerate(getattr(spot.node, name, ())):
+            yield Spot((*spot.path, (name, index)), child)
 
 
 def first_line(node: Any) -> int:
@@ -198,10 +235,11 @@ def end_line(node: Any) -> int:
 
 def quoted(lines: Sequence[str], node: ast.AST) -> str:
     """Return the code of a node that stands in `lines`, on one line of at most 80 characters, without blocks."""
-    return shortened(" ".join((_header_text(node) or _text_of(lines, node)).split()), 80)
+    return shortened(" ".join((_header_text(node) or text_of(lines, node)).split()), 80)
 
 
-def _text_of(lines: Sequence[str], node: Any) -> str:
+def text_of(lines: Sequence[str], node: Any) -> str:
+    """Return the code of a node that stands in `lines`."""
     found = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]  # Python counts columns in UTF-8
     found[-1] = found[-1][: node.end_col_offset]
     found[0] = found[0][node.col_offset :]

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
+from vpatch.core.matching import matches_run
 from vpatch.core.overlay import Predicate
 from vpatch.core.parse import Lost
 from vpatch.core.select import block, expression, expressions, headline, names, scopes
-from vpatch.core.syntax import BLOCKS, Spot, matches_run, walk
+from vpatch.core.syntax import BLOCKS, Spot, walk
 from vpatch.core.verdict import Answer
 
 if TYPE_CHECKING:

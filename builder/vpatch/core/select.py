@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
+from vpatch.core.matching import matches, same, same_header
 from vpatch.core.parse import Lost, Source, quoted
-from vpatch.core.syntax import BLOCKS, Spot, inside, matches, same, same_header, steps, walk
+from vpatch.core.syntax import BLOCKS, Spot, inside, steps, walk
 
 
 @cache
@@ -173,14 +174,25 @@ def nearest(source: Source, owners: Sequence[Spot], code: str, pattern: ast.AST 
     """
 
     def hint() -> str:
-        import difflib
-
         wanted = pattern or block(code)[0]
         if pattern is None and isinstance(wanted, ast.Expr):
             wanted = wanted.value
-        candidates = [s for o in owners for s in walk(o) if type(s.node) is type(wanted) and s is not o]
-        by_text = {source.quoted(spot.node): spot.path for spot in reversed(candidates)}
-        near = difflib.get_close_matches(quoted(code.strip("\n").splitlines(keepends=True), wanted), by_text, 1, 0.5)
-        return f"; nearest, line {source.line(by_text[near[0]])}: `{near[0]}`" if near else ""
+        return nearest_to(source, owners, wanted, quoted(code.strip("\n").splitlines(keepends=True), wanted))
 
     return hint
+
+
+def nearest_to(source: Source, owners: Sequence[Spot], wanted: ast.AST, text: str) -> str:
+    """Return the end of a message: the code below `owners` of the kind of `wanted` that is most similar to `text`."""
+    near = most_alike(source, owners, wanted, text)
+    return f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
+
+
+def most_alike(source: Source, owners: Sequence[Spot], wanted: ast.AST, text: str) -> Spot | None:
+    """Find the code below `owners` of the kind of `wanted` that is most similar to `text`."""
+    import difflib
+
+    candidates = [s for owner in owners for s in walk(owner) if type(s.node) is type(wanted) and s is not owner]
+    by_text = {source.quoted(spot.node): spot for spot in reversed(candidates)}
+    near = difflib.get_close_matches(text, by_text, 1, 0.5)
+    return by_text[near[0]] if near else None

@@ -6,7 +6,6 @@ A path leads from the module to a node by steps of a field and an index, -1 if t
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +14,8 @@ Path: TypeAlias = tuple[Step, ...]
 
 BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 """The fields that hold blocks, in the order of the source."""
+
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # Whether a name is read or bound, the prefix of `u"..."`, and comments on types.
 _LAYOUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
@@ -36,93 +37,6 @@ def significant(kind: type[ast.AST]) -> tuple[str, ...]:
     if kind not in _significant:
         _significant[kind] = tuple(name for name in kind._fields if name not in _LAYOUT)
     return _significant[kind]
-
-
-def is_hole(node: object) -> bool:
-    """Whether a node of a pattern is `...`, as a statement or as an entry of a list."""
-    if isinstance(node, ast.Expr):
-        node = node.value
-    return isinstance(node, ast.Constant) and node.value is Ellipsis
-
-
-def _same_run(pattern: Sequence[object], found: Sequence[object], *, holes: bool) -> bool:
-    for index, one in enumerate(pattern):
-        if holes and is_hole(one):
-            rest = pattern[index + 1 :]
-            return any(_same_run(rest, found[start:], holes=True) for start in range(index, len(found) + 1))
-        if index == len(found) or not _same(one, found[index], holes=holes):
-            return False
-    return len(pattern) == len(found)
-
-
-def _same_arguments(pattern: ast.Call, found: ast.Call, *, holes: bool) -> bool:
-    """Compare the arguments of calls: positional ones in order, keywords by name."""
-    if not _same_run(pattern.args, found.args, holes=holes):
-        return False
-    if len(pattern.keywords) != len(found.keywords) and not (holes and any(map(is_hole, pattern.args))):
-        return False
-    return all(
-        any(one.arg == other.arg and _same(one.value, other.value, holes=holes) for other in found.keywords)
-        for one in pattern.keywords
-    )
-
-
-def _same(pattern: Any, found: Any, *, holes: bool) -> bool:
-    kind: Any = type(pattern)
-    if kind is list:
-        return type(found) is list and _same_run(pattern, found, holes=holes)
-    if not issubclass(kind, ast.AST):
-        return kind is type(found) and bool(pattern == found)
-    if holes and is_hole(pattern) and isinstance(found, ast.expr):
-        return True
-    if kind is not type(found):
-        return False
-    if kind is ast.Call:
-        return _same(pattern.func, found.func, holes=holes) and _same_arguments(pattern, found, holes=holes)
-    if kind is ast.Subscript and type(pattern.slice) is type(found.slice) is ast.Tuple:
-        mine, theirs = pattern.slice.elts, found.slice.elts  # each `...` stands for one of these
-        return (
-            len(mine) == len(theirs)
-            and _same(pattern.value, found.value, holes=holes)
-            and all(_same(one, other, holes=holes) for one, other in zip(mine, theirs, strict=True))
-        )
-    return all(_same(getattr(pattern, name), getattr(found, name), holes=holes) for name in significant(kind))
-
-
-def same(pattern: ast.AST, found: ast.AST) -> bool:
-    """Whether two pieces of code are the same to Python's parser, but for the order of keywords in calls."""
-    return _same(pattern, found, holes=False)
-
-
-def matches(pattern: ast.AST, found: ast.AST) -> bool:
-    """Whether `found` matches `pattern`; as in Semgrep, `...` is any expression, run of arguments or of statements."""
-    return _same(pattern, found, holes=True)
-
-
-def matches_run(pattern: Sequence[ast.AST], found: Sequence[ast.AST]) -> bool:
-    """Whether a block of statements matches; `...` is any run of them."""
-    return _same_run(pattern, found, holes=True)
-
-
-def same_header(pattern: ast.AST, found: ast.AST) -> bool:
-    """Whether `found` matches `pattern`, their blocks aside."""
-    return type(pattern) is type(found) and all(
-        _same(getattr(pattern, name), getattr(found, name), holes=True)
-        for name in significant(type(pattern))
-        if name not in BLOCKS
-    )
-
-
-def fingerprint(node: ast.AST) -> str:
-    """Return 16 hexadecimal digits that are equal if and, in practice, only if two nodes are the `same`."""
-
-    def spell(value: object) -> str:
-        if isinstance(value, ast.AST):
-            names = (name for name in significant(type(value)) if name != "type_params" or getattr(value, name))
-            return f"{type(value).__name__}({','.join(spell(getattr(value, name)) for name in names)})"
-        return f"[{','.join(map(spell, value))}]" if isinstance(value, list) else repr(value)
-
-    return hashlib.sha256(spell(node).encode()).hexdigest()[:16]
 
 
 def steps(node: ast.AST, names: Sequence[str] | None = None) -> list[tuple[Step, ast.AST]]:
@@ -147,8 +61,8 @@ def walk(spot: Spot, names: Sequence[str] | None = None) -> Iterator[Spot]:
 
 
 def evaluated(spot: Spot) -> Iterator[Spot]:
-    """Yield what `walk` does, without the pieces of text in f-strings."""
-    todo = [spot] if spot.block == "body" else within(spot)
+    """Yield what `walk` does, without the pieces of text in f-strings; of a statement with a block, only the block."""
+    todo = within(spot) if spot.block != "body" or _has_other_blocks(spot.node) else [spot]
     while todo:
         here = todo.pop()
         yield here
@@ -163,6 +77,11 @@ def evaluated(spot: Spot) -> Iterator[Spot]:
                     child = value[index]
                     if isinstance(child, ast.AST) and not (pieces and type(child) is ast.Constant):
                         todo.append(Spot((*path, (name, index)), child))
+
+
+def _has_other_blocks(node: ast.AST) -> bool:
+    """Whether a node has a block, and is neither a module nor a definition."""
+    return "body" in node._fields and not isinstance(node, ast.Module | DEFINITIONS | ast.expr)
 
 
 def within(spot: Spot) -> list[Spot]:

@@ -65,7 +65,8 @@ class EditFinding:
     found: Found
     because: object = ""  # for `LOST`, the reason; `str` of it is the message
     marked: frozenset[int] = frozenset()  # the lines with marks that the edit explains; 0 is the whole file
-    regions: tuple[Path, ...] = ()  # the code that the edit changes or depends on
+    regions: tuple[Path, ...] = ()  # the code that the edit changes
+    context: tuple[Path, ...] = ()  # the code that it knows its place by
     binds: tuple[tuple[str, str], ...] = ()  # qualified names that the edit binds, each with what it binds them to
     landed: tuple[Landed, ...] = ()  # the edit's own code in the file
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
-from tests.snippets import FILE, M, applied, changes, drifts, module, overlay, verdict
+from tests.snippets import (
+    FILE,
+    AddKeyword,
+    M,
+    ReplaceExpr,
+    applied,
+    changes,
+    drifts,
+    header,
+    module,
+    overlay,
+    verdict,
+)
 
 REPLACED = {
     "name": ("-x = a|+x = b", "a", "b"),
@@ -78,30 +89,35 @@ def test_a_keyword_is_added(change: str) -> None:
 
 
 PARAMETERS = {
-    "last": ("-def f(a): ...|+def f(a, n: int = 1): ...", "a"),
-    "in the middle": ("-def f(a, b=2):|+def f(a, n: int = 1, b=2):|    x", "a"),
-    "before *": ("-def f(a, *, b): ...|+def f(a, n: int = 1, *, b): ...", "a"),
-    "before *args": ("-def f(a, *b, **c): ...|+def f(a, n: int = 1, *b, **c): ...", "a"),
-    "keyword-only": ("-def f(a, *, b): ...|+def f(a, *, b, n: int = 1): ...", "b"),
-    "keyword-only, before **": ("-def f(*, b, **c): ...|+def f(*, b, n: int = 1, **c): ...", "b"),
-    "positional-only": ("-def f(a, /): ...|+def f(a, n: int = 1, /): ...", "a"),
-    "behind /": ("-def f(a, /, b): ...|+def f(a, /, b, n: int = 1): ...", "b"),
+    "last": ("-def f(a): ...|+def f(a, n: int = 1): ...", "a", "a, {}"),
+    "in the middle": ("-def f(a, b=2):|+def f(a, n: int = 1, b=2):|    x", "a", "a, {}"),
+    "before *": ("-def f(a, *, b): ...|+def f(a, n: int = 1, *, b): ...", "a", "a, {}"),
+    "before *args": ("-def f(a, *b, **c): ...|+def f(a, n: int = 1, *b, **c): ...", "a", "a, {}"),
+    "keyword-only": ("-def f(a, *, b): ...|+def f(a, *, b, n: int = 1): ...", "*, b", "*, b, {}"),
+    "keyword-only, before **": ("-def f(*, b, **c): ...|+def f(*, b, n: int = 1, **c): ...", "*, b", "*, b, {}"),
+    "positional-only": ("-def f(a, /): ...|+def f(a, n: int = 1, /): ...", "a, /", "a, {}, /"),
+    "behind /": ("-def f(a, /, b): ...|+def f(a, /, b, n: int = 1): ...", "b", "b, {}"),
+    "several": ("-def f(a, b): ...|+def f(a, n: int = 1, m=2, b): ...".replace("b)", "b=0)"), "a", "a, {}, m=2"),
     "a line each": (
         "@staticmethod|async def f(|    a: int,  # one|-) -> None:|>    n: int = 1,|+) -> None:|    x",
         "a",
+        "a, {}",
     ),
-    "a line each, in the middle": ("def f(|    a,  # one|>    n: int = 1,|    b=2|-): ...|+): ...", "a"),
+    "a line each, in the middle": ("def f(|    a,  # one|>    n: int = 1,|    b=2|-): ...|+): ...", "a", "a, {}"),
     "a line each, no trailing comma": (
         "def f(|    a,|-    b  # two|-): ...|>    b,  # two|>    n: int = 1|+): ...",
         "b",
+        "b, {}",
     ),
-    "header line": ("def f(a,|      b,|-      ): ...|>      n: int = 1,|+      ): ...", "b"),
+    "header line": ("def f(a,|      b,|-      ): ...|>      n: int = 1,|+      ): ...", "b", "b, {}"),
+    "another default": ("-def f(a, b=2): ...|+def f(a, b=3): ...", "b=2", "b=3"),
 }
 
 
-@pytest.mark.parametrize(("change", "behind"), PARAMETERS.values(), ids=PARAMETERS)
-def test_a_parameter_is_added(change: str, behind: str) -> None:
-    changes(change, AddParameter(FILE, "f", "n: int = 1", after=behind))
+@pytest.mark.parametrize(("change", "old", "new"), PARAMETERS.values(), ids=PARAMETERS)
+def test_a_header_changes(change: str, old: str, new: str) -> None:
+    word = "async def" if "async" in change else "def"
+    changes(change, header(FILE, "", f"{word} f({old})", f"{word} f({new.format('n: int = 1')})"))
 
 
 MORE = {
@@ -116,7 +132,7 @@ MORE = {
     ),
     "every variant of a function": (
         "if x:|-    def f(a): ...|+    def f(a, n): ...|else:|-    def f(a): ...|+    def f(a, n): ...",
-        AddParameter(FILE, "f", "n", after="a", count=2),
+        header(FILE, "", "def f(a)", "def f(a, n)", count=2),
     ),
 }
 
@@ -134,7 +150,7 @@ def keyword(count: int = 1) -> Edit:
     return AddKeyword(FILE, "", call="f(...)", keyword="k=1", count=count)
 
 
-PARAMETER = AddParameter(FILE, "f", "n: int = 1", after="a")
+PARAMETER = header(FILE, "", "def f(a)", "def f(a, n: int = 1)")
 
 
 @pytest.mark.parametrize(
@@ -144,16 +160,28 @@ PARAMETER = AddParameter(FILE, "f", "n: int = 1", after="a")
         ("x = f(2)\n", expression(), "nearest, line 1: `f(2)`"),
         ("x = f(1)\ny = f(1)\n", expression(), "`f(1)` is there 2 times, 1 expected"),
         ("x = f(1)\n", expression(2), "`f(1)` is there 1 times, 2 expected"),
-        ("x = f(1)\ny = f(1)\nz = g(1)\n", expression(), "is there 2 times, 1 expected, what replaces it 1 times"),
+        (
+            "x = f(1)\ny = f(1)\nz = g(1)\n",
+            expression(),
+            "is there 2 times, 1 expected (lines 1, 2), what replaces it 1 times",
+        ),
         (f"x = f(1)\ny = g(1){M}\n", expression(), "`# vpatch: demo` in line 2 is not what this version makes"),
-        ("f(1)\nf(2)\n", keyword(), "`f(...)` is there 2 times, 1 expected, with `k=1` 0 times"),
-        ("f(1, k=1)\nf(2)\n", keyword(2), "`f(...)` is there 2 times, 2 expected, with `k=1` 1 times"),
+        ("f(1)\nf(2)\n", keyword(), "`f(...)` is there 2 times, 1 expected"),
+        ("f(1, k=1)\nf(2)\n", keyword(2), "`f(...)` is there 1 times, 2 expected (line 2), what replaces it 1 times"),
         ("f(k=2)\n", keyword(), "`f(...)` already has `k=2`, line 1"),
-        ("ff(2)\n", keyword(), "`f(...)` is not there, with `k=1` 0 times; nearest, line 1: `ff(2)`"),
-        ("def f(b): ...\n", PARAMETER, "no parameter 'a' to put `n: int = 1` behind"),
-        ("def f(a, n: str): ...\n", PARAMETER, "already has the parameter `n: str`"),
-        ("class f: ...\n", PARAMETER, "is not a function"),
-        ("if x:\n    def f(a): ...\nelse:\n    def f(a): ...\n", PARAMETER, "is defined 2 times, 1 expected; 0 have"),
+        ("ff(2)\n", keyword(), "`f(...)` is not there; nearest, line 1: `ff(2)`"),
+        ("def f(b): ...\n", PARAMETER, "no parameter 'a' to put 'n' behind"),
+        (
+            "def f(a, n: str): ...\n",
+            PARAMETER,
+            "`def f(a): ...` is not there; nearest, line 1: `def f(a, n: str): ...`",
+        ),
+        ("class f: ...\n", PARAMETER, "`def f(a): ...` is not there"),
+        (
+            "if x:\n    def f(a): ...\nelse:\n    def f(a): ...\n",
+            PARAMETER,
+            "`def f(a): ...` is there 2 times, 1 expected",
+        ),
     ],
 )
 def test_it_drifts(source: str, edit: Edit, message: str) -> None:

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import Contains, DeleteStatements, InsertAfter, InsertBefore, Not, ReplaceStatements
+from vpatch import Contains, Not
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, M, applied, becomes, changes, drifts, module, overlay, unmarked, verdict
+from tests.snippets import (
+    FILE,
+    DeleteStatements,
+    InsertAfter,
+    InsertBefore,
+    M,
+    ReplaceStatements,
+    applied,
+    becomes,
+    changes,
+    drifts,
+    module,
+    overlay,
+    unmarked,
+    verdict,
+)
 
 REPLACED = {
     "one": ("-a()|+c()|b()", "a()", "c()"),
@@ -16,16 +31,16 @@ REPLACED = {
     "by several": ("-a()|+b()|+c()", "a()", "b()\nc()"),
     "compound": ("-if a:|-    b|+if a:|>    c", "if a:\n    b", "if a:\n    c"),
     "one-line suite": ("-if a: b|+if a: c", "if a:\n    b", "if a: c"),
-    "comments above stay": ("# why|-a()  # gone|+c()", "a()", "c()"),
+    "comments above stay": ("# why|-a = 1  # gone|+c()", "a = 1", "c()"),
+    "comments of an expression stay": ("# why|-a()  # how|+c()  # how", "a()", "c()"),
     "new contains old": ("-a()|+a()|+b()", "a()", "a()\nb()"),
-    "old contains new": ("-a()|-b()|+a()", "a()\nb()", "a()"),
     "match": ("-a()|+match a:|>    case 1:|>        b()", "a()", "match a:\n    case 1:\n        b()"),
 }
 
 
 @pytest.mark.parametrize(("change", "old", "new"), REPLACED.values(), ids=REPLACED)
 def test_statements_are_replaced(change: str, old: str, new: str) -> None:
-    changes(change, ReplaceStatements(FILE, "", old=old, new=new))
+    changes(change, ReplaceStatements(FILE, "", old, new))
 
 
 SIX = "a()\nb()\nc()\nd()\ne()\nf()\n"
@@ -34,11 +49,10 @@ SIX = "a()\nb()\nc()\nd()\ne()\nf()\n"
 @pytest.mark.parametrize(
     "edit",
     [
-        ReplaceStatements(FILE, "", old=SIX, new="z()"),
+        ReplaceStatements(FILE, "", SIX, "z()"),
         DeleteStatements(FILE, "", old=SIX),
-        InsertAfter(FILE, "", anchor=SIX, new="z()"),
     ],
-    ids=["replace", "delete", "insert"],
+    ids=["replace", "delete"],
 )
 def test_regions_are_in_the_order_of_the_code(edit: Edit) -> None:
     """The order of a set of paths, and of the problems found there, differs between two runs of Python."""
@@ -86,7 +100,7 @@ def f():
     ],
 )
 def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -> None:
-    edit = ReplaceStatements(FILE, "f", old=old, new="new()", within=within)
+    edit = ReplaceStatements(FILE, "f", old, "new()", within=within)
     lines = WITHIN.lstrip("\n").splitlines(keepends=True)
     lines[line - 1] = lines[line - 1].replace(old, f"new(){M}")
     becomes(WITHIN, edit, "".join(lines))
@@ -156,7 +170,7 @@ def test_code_that_repeats(before: str, edits: list[Edit], after: str) -> None:
 
 
 def within(*headers: str) -> Edit:
-    return ReplaceStatements(FILE, "f", old="w()", new="v()", within=headers)
+    return ReplaceStatements(FILE, "f", "w()", "v()", within=headers)
 
 
 def insert(anchor: str = "a()", scope: str = "", *, count: int = 1) -> Edit:
@@ -177,9 +191,9 @@ DELETE = DeleteStatements(FILE, "", "a(0)")
         ("b(1)\n", insert("b(2)"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
         ("a()\na()\n", insert(), "`a()` is there 2 times, 1 expected"),
         ("a()\n", insert(count=2), "`a()` is there 1 times, 2 expected"),
-        ("a()\nc()\na()\n", insert(count=2), "is there 2 times, 2 expected, the new code beside it 1 times"),
+        ("a()\nc()\na()\n", insert(count=2), "is there 1 times, 2 expected (line 3), what replaces it 1 times"),
         (f"a()\nc(1){M}\n", insert(), "in line 2 is not what this version makes"),
-        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
+        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`c()` is not there; line 2 has `b()`"),
         ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
         ("def g():\n    a()\n", insert(scope="f"), "no 'f' here"),
         ("def frob():\n    a()\n", insert(scope="frob_"), "no 'frob_' here; nearest: 'frob'"),

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from vpatch.core.changes import Splice
 from vpatch.core.edits import ModuleEdit
 from vpatch.core.marks import mark
+from vpatch.core.matching import same
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, definitions, scopes
-from vpatch.core.syntax import Spot, along, fingerprint, same
+from vpatch.core.syntax import Spot
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class AddFunction(ModuleEdit):
     uses: tuple[str, ...] = ()
 
     def _owner(self, source: Source) -> Spot:
-        owner = _only(source, self.scope)
-        if self.scope and not source.block(owner):
+        owners = scopes(source, self.scope)
+        if len(owners) != 1:
+            raise Lost(f"is defined {len(owners)} times, 1 expected")
+        if self.scope and not source.block(owners[0]):
             raise Lost("its block is on the line of its header")
-        return owner
+        return owners[0]
 
     def _find(self, source: Source, overlay: str) -> EditFinding:
         new = _definition(self.new)
@@ -54,7 +57,9 @@ class AddFunction(ModuleEdit):
             return EditFinding(Found.BEFORE, binds=((f"{self.scope}.{new.name}", overlay),))
         if len(there) > 1 or not same(new, there[0].node):
             raise Lost(f"{new.name!r} is defined already, and is another one")
-        return _replaced(source, there[0], overlay, self.uses)
+        path = there[0].path
+        landed = (Landed(path, uses=self.uses),)
+        return EditFinding(Found.AFTER, marked=source.mark_of(path, overlay), regions=(path,), landed=landed)
 
     def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         name, owner = _definition(self.new).name, self._owner(source)
@@ -62,53 +67,11 @@ class AddFunction(ModuleEdit):
         index = len(here)
         while index and _sorts_after(source, here[index - 1].node, name):
             index -= 1
-        yield Splice(owner, index, index, self.new, overlay, rank=(3, name), above=1 if self.scope else 2)
-
-
-def _only(source: Source, scope: str) -> Spot:
-    owners = scopes(source, scope)
-    if len(owners) != 1:
-        raise Lost(f"is defined {len(owners)} times, 1 expected")
-    return owners[0]
-
-
-def _replaced(source: Source, spot: Spot, overlay: str, uses: tuple[str, ...]) -> EditFinding:
-    landed = (Landed(spot.path, uses=uses),)
-    return EditFinding(Found.AFTER, marked=source.mark_of(spot.path, overlay), regions=(spot.path,), landed=landed)
+        yield Splice(owner, index, index, self.new.strip("\n"), overlay, rank=(3, name), above=1 if self.scope else 2)
 
 
 def _sorts_after(source: Source, node: ast.stmt, name: str) -> bool:
     return isinstance(node, _Definition) and bool(source.marks_on(node)) and node.name > name
-
-
-@dataclass(frozen=True)
-class ReplaceFunction(ModuleEdit):
-    """Replace the function or class `scope` by `new`, if its fingerprint is one of the known `forms`.
-
-    The fingerprint covers the whole definition (`vpatch.testing.fingerprint_of` computes it). So a replacement never
-    undoes an upstream change that nobody reviewed, and an overlay carries no upstream code. The comments above the
-    definition stay.
-    """
-
-    file: str
-    scope: str
-    forms: tuple[str, ...]
-    new: str
-    uses: tuple[str, ...] = ()
-
-    def _find(self, source: Source, overlay: str) -> EditFinding:
-        spot = _only(source, self.scope)
-        if same(_definition(self.new), spot.node):
-            return _replaced(source, spot, overlay, self.uses)
-        if (form := fingerprint(spot.node)) in self.forms:
-            return EditFinding(Found.BEFORE, regions=(spot.path,))
-        known = ", ".join(self.forms)
-        raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(spot.path)})")
-
-    def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
-        *outer, (block, index) = _only(source, self.scope).path
-        owner = Spot(tuple(outer), along(source.tree, tuple(outer))[-1], block)
-        yield Splice(owner, index, index + 1, self.new, overlay)
 
 
 @dataclass(frozen=True)

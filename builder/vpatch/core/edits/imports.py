@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from vpatch.core.changes import Amendment, Splice
 from vpatch.core.edits import ModuleEdit, marked
+from vpatch.core.matching import same
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, scopes
-from vpatch.core.syntax import Path, Spot, same
+from vpatch.core.syntax import Path, Spot
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:

@@ -1,0 +1,165 @@
+"""Say why a hunk does not fit: the piece that differs, and what stands there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from vpatch.core.edits.hunk import Hunk, shown
+from vpatch.core.edits.within import changes, header_differs
+from vpatch.core.matching import Matcher, is_hole, same
+from vpatch.core.parse import Source, first_line, quoted
+from vpatch.core.select import most_alike
+from vpatch.core.syntax import BLOCKS, Spot, significant, steps
+
+if TYPE_CHECKING:
+    from vpatch.core.edits.sites import Search
+
+
+def cause(hunk: Hunk, source: Source, search: Search, count: int) -> str:
+    """Return what stands there instead of a hunk's code."""
+    before, after = search.before, search.after
+    name = f"`{_named(hunk)}`"
+    if double := _double(hunk, source, search):
+        return double
+    if before or (after and (hunk.swap or hunk.telling)):
+        lines = ", ".join(str(source.line(site.rows[site.start].path)) for site in before if site.rows)
+        where = f" (line{'s' * (len(before) > 1)} {lines})" if lines else ""
+        times = f"{name} is there {len(before)} times, {count} expected{where}" if before else f"{name} is not there"
+        return f"{times}, what replaces it {len(after)} times" if after else times
+    found = None if hunk.swap else _difference(source, search.matcher(new=False), hunk, search.owners)
+    if found:
+        return found
+    near = most_alike(source, search.owners, hunk.first, _named(hunk))
+    if near and source.quoted(near.node) == _named(hunk):  # both are cut where they are equal
+        one, other = _apart(search.matcher(new=False), hunk.first, near.node, partial(_length, hunk, source))
+        return f"`{_quoted(hunk.was, one)}` is not there; line {source.line(near.path)} has `{source.quoted(other)}`"
+    hint = f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
+    return f"{name} is not there{hint}"
+
+
+def _double(hunk: Hunk, source: Source, search: Search) -> str | None:
+    """Describe the call that has the keyword that comes, with another value."""
+    if not (hunk.swap and hunk.within and isinstance(call := hunk.swap[0], ast.Call)):
+        return None
+    come = {one.new.arg: one.new for one in changes(*hunk.swap) if isinstance(one.new, ast.keyword)}
+    for spot in (spot for owner in search.owners for spot in source.expressions(owner).get(ast.Call, ())):
+        there = [one for one in spot.node.keywords if one.arg in come]
+        bare = ast.Call(spot.node.func, spot.node.args, [one for one in spot.node.keywords if one not in there])
+        other = [one for one in there if not same(one.value, come[one.arg].value)]
+        if other and Matcher(pieces={}).match(call, bare):
+            return f"`{_named(hunk)}` already has `{source.quoted(other[0])}`, line {source.line(spot.path)}"
+    return None
+
+
+def _length(hunk: Hunk, source: Source, one: Any, other: Any) -> int:
+    return max(len(_quoted(hunk.was, one)), len(source.quoted(other)))
+
+
+def _named(hunk: Hunk) -> str:
+    """Return the code to name: what goes, or else the context."""
+    return shown(ast.unparse(hunk.first)) if hunk.within else _quoted(hunk.was, hunk.first)
+
+
+def _quoted(lines: Sequence[str], node: Any) -> str:
+    return shown(quoted(lines, node))
+
+
+def _difference(source: Source, matcher: Matcher, hunk: Hunk, owners: Sequence[Spot]) -> str | None:
+    """Describe what differs where most of the hunk stands; None if nothing of it stands anywhere."""
+    head, *_ = [*_runs(hunk.before), ()]
+    blocks = [[spot.node for spot in here] for owner in owners for _, here in source.blocks(owner)]
+    score, offset, nodes = max(
+        ((*_aligned(matcher, head, nodes), nodes) for nodes in blocks), key=lambda found: found[0], default=(0, 0, [])
+    )
+    return _misfit(source, matcher, hunk, head, nodes, offset) if score else None
+
+
+def _runs(rows: Sequence[ast.stmt]) -> Iterator[Sequence[ast.stmt]]:
+    """Yield the runs of statements between gaps."""
+    for gap, run in groupby(rows, is_hole):
+        if not gap:
+            yield list(run)
+
+
+def _aligned(matcher: Matcher, rows: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> tuple[int, int]:
+    """Return how much of a run of statements stands in a block at best, and the index at which it would begin."""
+    offsets = range(1 - len(rows), len(nodes))
+    scores = [(sum(_likeness(matcher, row, nodes, at + k) for k, row in enumerate(rows)), at) for at in offsets]
+    return max(scores, key=lambda pair: pair[0], default=(0, 0))
+
+
+def _misfit(
+    source: Source, matcher: Matcher, hunk: Hunk, rows: Sequence[ast.stmt], nodes: Sequence[ast.stmt], offset: int
+) -> str | None:
+    for k, row in enumerate(rows):
+        if _likeness(matcher, row, nodes, offset + k) < _EQUAL:
+            return _differs(source, matcher, hunk, row, nodes, offset + k)
+    return None
+
+
+_EQUAL, _SAME_HEADER = 4, 2
+_CUT = 80
+"""Code of so many characters is cut, so that it may not show where it differs."""
+
+
+def _likeness(matcher: Matcher, row: ast.stmt, nodes: Sequence[ast.stmt], k: int) -> int:
+    if not 0 <= k < len(nodes):
+        return 0
+    if matcher.match(row, nodes[k]):
+        return _EQUAL
+    alike = type(row) is type(nodes[k]) and hasattr(row, "body") and not header_differs(row, nodes[k])
+    return _SAME_HEADER if alike else 0
+
+
+def _differs(source: Source, matcher: Matcher, hunk: Hunk, row: Any, nodes: Sequence[Any], k: int) -> str:
+    wanted = f"`{_quoted(hunk.was, row)}`"
+    if k >= len(nodes):
+        return f"{wanted} is not there: the block ends in line {first_line(nodes[-1])}"
+    there = nodes[max(k, 0)]
+    if any(matcher.match(row, node) for node in nodes):
+        return f"line {first_line(there)} has `{source.quoted(there)}`, which the hunk does not have"
+    if type(row) is type(there):
+        if hasattr(row, "body") and not header_differs(row, there):
+            for name in ("body", "orelse", "finalbody"):
+                mine, theirs = getattr(row, name, None) or [], getattr(there, name, None) or []
+                if mine and theirs and not matcher.match_rows(mine, theirs, 0, whole=True):
+                    return _in_block(source, matcher, hunk, mine, theirs)
+        one, other = _apart(matcher, row, there, partial(_length, hunk, source))
+        if one is not row:
+            return f"`{_quoted(hunk.was, one)}` is not there; line {first_line(there)} has `{source.quoted(other)}`"
+    return f"{wanted} is not there; line {first_line(there)} has `{source.quoted(there)}`"
+
+
+def _in_block(
+    source: Source, matcher: Matcher, hunk: Hunk, mine: Sequence[ast.stmt], theirs: Sequence[ast.stmt]
+) -> str:
+    for run in _runs(mine):
+        if not any(matcher.match_rows(run, theirs, k) for k in range(len(theirs))):
+            score, offset = _aligned(matcher, run, theirs)
+            offset = offset if score else 0
+            if (score or not any(map(is_hole, mine))) and (
+                found := _misfit(source, matcher, hunk, run, theirs, offset)
+            ):
+                return found
+            return f"`{_quoted(hunk.was, run[0])}` is not in the block of line {first_line(theirs[0])}"
+    more = [node for node in theirs if not any(matcher.match(row, node) for row in mine if not is_hole(row))]
+    extra = (more or theirs)[0]
+    return f"line {first_line(extra)} has `{source.quoted(extra)}`, which the hunk does not have"
+
+
+def _apart(matcher: Matcher, p: Any, f: Any, size: Callable[[Any, Any], int]) -> tuple[Any, Any]:
+    """Return the outermost nodes that differ and whose code is not cut, so that a reader sees where."""
+    if size(p, f) < _CUT or type(p) is not type(f):
+        return p, f
+    mine, theirs = (dict(steps(node, [n for n in significant(type(node)) if n not in BLOCKS])) for node in (p, f))
+    plain = [n for n in significant(type(p)) if n not in BLOCKS and not isinstance(getattr(p, n), ast.AST | list)]
+    if mine.keys() != theirs.keys() or any(getattr(p, n) != getattr(f, n) for n in plain):
+        return p, f
+    wrong = [step for step in mine if not matcher.match(mine[step], theirs[step])]
+    if len(wrong) != 1 or not hasattr(mine[wrong[0]], "lineno"):
+        return p, f
+    return _apart(matcher, mine[wrong[0]], theirs[wrong[0]], size)
