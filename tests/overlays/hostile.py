@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.core.catalogue import discover
+from vpatch.core.edits.hunk import Aligned
 from vpatch.core.edits.patch import Patch
 from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
@@ -58,6 +59,14 @@ class Result(NamedTuple):
     what: str
     refused: bool
     wrong: str
+
+
+_CONTEXT = 2
+"""Lines of context beyond which a hunk knows more than the neighbours of what it changes."""
+
+
+def _goes(item: Aligned) -> bool:
+    return item.new is None and isinstance(item.old, DEFINITIONS)
 
 
 @dataclass
@@ -126,15 +135,11 @@ class File:
     def fits(self, override: Override) -> bool:
         """Whether an override compiles and, if harmless, leaves alone the functions that an overlay knows exactly.
 
-        An edit replaces them as a whole, or a shape is for consecutive statements in them.
+        An edit replaces them as a whole, or a shape or the context of a hunk is for consecutive statements in them.
         """
-        whole = [
-            f"{edit.scope}.{item.old.name}"
-            for edit, _ in self.found
-            if isinstance(edit, Patch)
-            for item in edit.hunk.items
-            if item.new is None and isinstance(item.old, DEFINITIONS)
-        ]
+        hunks = [(edit.scope, edit.hunk) for edit, _ in self.found if isinstance(edit, Patch)]
+        whole = [f"{scope}.{one.old.name}" for scope, hunk in hunks for one in hunk.items if _goes(one)]
+        whole += [scope for scope, hunk in hunks if sum(item.stays for item in hunk.every) > _CONTEXT]
         shapes = (shape for item in self.items for part in item.overlay.parts for shape in part.shapes)
         asked = (predicate for shape in shapes if shape.when for predicate in _leaves(shape.when))
         whole += [p.scope for p in asked if p.file == self.name and p.scope and "\n" in p.code.strip()]

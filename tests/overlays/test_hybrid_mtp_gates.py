@@ -24,10 +24,10 @@ CASES = (
         "0.21.0",
         COMMON,
         # Half of the fix is not stacked upon.
-        (GATES, ONE_SORTED, "is not there; nearest, line 1"),
-        (GATES, NAMED, "is not there; nearest, line 1"),
+        (GATES, ONE_SORTED, "is not in the call of"),
+        (GATES, NAMED, "is not in the call of"),
     ),
-    *drifted("0.31.0", QWEN, ("a_spec = a.index_select(0, spec_token_indx)", "a_spec = a", "is not there; nearest")),
+    *drifted("0.31.0", QWEN, ("a_spec = a.index_select(0, spec_token_indx)", "a_spec = a", "is not in the call of")),
     # As upstream has it, without the overlay's marks.
     Case("0.26.0", State.DRIFTED, replace={QWEN: (SORTED, BY_NAME)}, says="has no `if attn_metadata"),
 )

@@ -48,7 +48,7 @@ CASES = (
         # The kernels rotate queries by the matrix by which the keys were rotated.
         (HADAMARD, "            layer._tq_Pi = H * signs\n", "_ensure_on_device has no `H = _build_hadamard(D, str("),
         # Buffers would stay as large as upstream's.
-        (SIZES, SIZES.replace("max_num_splits", "splits"), "`max_num_splits = self.vllm_config.attention_config"),
+        (SIZES, SIZES.replace("max_num_splits", "splits"), "`max_num_splits` is not there; line"),
         (SPLITS, SPLITS.replace("self.max", "self._max"), "_decode_attention has no `S = self.max_num_kv_splits`"),
     ),
     *drifted(

@@ -28,7 +28,11 @@ CASES = (
     ),
     *drifted("0.20.2", ARG_UTILS, (REFUSES, OTHER, "`if model_config.is_hybrid: ...` is not there; nearest")),
     # Half of upstream's change is not merged.
-    *drifted("0.21.0", CONFIG, (SKIP, SKIP.replace("model_config", "config"), "its form")),
+    *drifted(
+        "0.21.0",
+        CONFIG,
+        (SKIP, SKIP.replace("model_config", "config"), "nearest, line 170: `def get_boundary_skip_layers("),
+    ),
 )
 
 test_case = table("turboquant-hybrid", CASES)

@@ -26,9 +26,9 @@ CASES = (
     *drifted(
         "0.26.0",
         ATTENTION,
-        (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"), f"`{MOST_SPLITS}` is not there"),
+        (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"), "`self.max_num_kv_splits` is not there; line"),
         # Upstream's reservation would remain, so this must not pass as not applicable.
-        (RESERVES, "        reserve_all = (", f"`{RESERVES.strip()}` is not there"),
+        (RESERVES, "        reserve_all = (", "`reserve_continuation_prefill` is not there; line"),
     ),
     # The companion module passes these arguments by name.
     *drifted(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,10 @@ def cause(hunk: Hunk, source: Source, search: Search, count: int) -> str:
     if found:
         return found
     near = most_alike(source, search.owners, hunk.first, _named(hunk))
-    if near and source.quoted(near.node) == _named(hunk):  # both are cut where they are equal
-        one, other = _apart(search.matcher(new=False), hunk.first, near.node, partial(_length, hunk, source))
-        return f"`{_quoted(hunk.was, one)}` is not there; line {source.line(near.path)} has `{source.quoted(other)}`"
+    if near and max(len(_named(hunk)), len(source.quoted(near.node))) >= _CUT:
+        line = source.line(near.path)
+        if found := _apart(source, search.matcher(new=False), hunk, hunk.first, near.node, line):
+            return found
     hint = f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
     return f"{name} is not there{hint}"
 
@@ -53,10 +53,6 @@ def _double(hunk: Hunk, source: Source, search: Search) -> str | None:
         if other and Matcher(pieces={}).match(call, bare):
             return f"`{_named(hunk)}` already has `{source.quoted(other[0])}`, line {source.line(spot.path)}"
     return None
-
-
-def _length(hunk: Hunk, source: Source, one: Any, other: Any) -> int:
-    return max(len(_quoted(hunk.was, one)), len(source.quoted(other)))
 
 
 def _named(hunk: Hunk) -> str:
@@ -128,9 +124,9 @@ def _differs(source: Source, matcher: Matcher, hunk: Hunk, row: Any, nodes: Sequ
                 mine, theirs = getattr(row, name, None) or [], getattr(there, name, None) or []
                 if mine and theirs and not matcher.match_rows(mine, theirs, 0, whole=True):
                     return _in_block(source, matcher, hunk, mine, theirs)
-        one, other = _apart(matcher, row, there, partial(_length, hunk, source))
-        if one is not row:
-            return f"`{_quoted(hunk.was, one)}` is not there; line {first_line(there)} has `{source.quoted(other)}`"
+        long = max(len(wanted), len(source.quoted(there))) >= _CUT
+        if long and (found := _apart(source, matcher, hunk, row, there, first_line(there))):
+            return found
     return f"{wanted} is not there; line {first_line(there)} has `{source.quoted(there)}`"
 
 
@@ -151,15 +147,33 @@ def _in_block(
     return f"line {first_line(extra)} has `{source.quoted(extra)}`, which the hunk does not have"
 
 
-def _apart(matcher: Matcher, p: Any, f: Any, size: Callable[[Any, Any], int]) -> tuple[Any, Any]:
-    """Return the outermost nodes that differ and whose code is not cut, so that a reader sees where."""
-    if size(p, f) < _CUT or type(p) is not type(f):
-        return p, f
+def _apart(source: Source, matcher: Matcher, hunk: Hunk, p: Any, f: Any, line: int) -> str | None:
+    """Describe the outermost nodes within two that differ and whose code is not cut, so that a reader sees where."""
+    if type(p) is not type(f):
+        return None
+    if isinstance(p, ast.Call) and matcher.match(p.func, f.func) and (found := _argument(source, hunk, p, f, line)):
+        return found
     mine, theirs = (dict(steps(node, [n for n in significant(type(node)) if n not in BLOCKS])) for node in (p, f))
     plain = [n for n in significant(type(p)) if n not in BLOCKS and not isinstance(getattr(p, n), ast.AST | list)]
-    if mine.keys() != theirs.keys() or any(getattr(p, n) != getattr(f, n) for n in plain):
-        return p, f
-    wrong = [step for step in mine if not matcher.match(mine[step], theirs[step])]
-    if len(wrong) != 1 or not hasattr(mine[wrong[0]], "lineno"):
-        return p, f
-    return _apart(matcher, mine[wrong[0]], theirs[wrong[0]], size)
+    wrong = [step for step in mine if step in theirs and not matcher.match(mine[step], theirs[step])]
+    if mine.keys() != theirs.keys() or any(getattr(p, n) != getattr(f, n) for n in plain) or len(wrong) != 1:
+        return None
+    one, other = mine[wrong[0]], theirs[wrong[0]]
+    if not hasattr(one, "lineno"):
+        return None
+    said, there = _quoted(hunk.was, one), source.quoted(other)
+    deeper = _apart(source, matcher, hunk, one, other, line) if max(len(said), len(there)) >= _CUT else None
+    return deeper or f"`{said}` is not there; line {line} has `{there}`"
+
+
+def _argument(source: Source, hunk: Hunk, p: ast.Call, f: ast.Call, line: int) -> str | None:
+    """Describe the keyword that one of two calls lacks."""
+    mine, theirs = ({one.arg: one for one in call.keywords} for call in (p, f))
+    call = shown(ast.unparse(p.func))
+    if lacking := [one for arg, one in mine.items() if arg not in theirs and not is_hole(one)]:
+        return f"`{_quoted(hunk.was, lacking[0])}` is not in the call of `{call}` in line {line}"
+    if more := [
+        one for arg, one in theirs.items() if arg not in mine and not any(map(is_hole, [*p.args, *p.keywords]))
+    ]:
+        return f"line {line} has `{source.quoted(more[0])}` in the call of `{call}`, which the hunk does not have"
+    return None
