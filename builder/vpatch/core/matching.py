@@ -56,6 +56,13 @@ class Matcher:
         """Match a node; what a failed attempt bound is forgotten."""
         return self._or_undo(len(self._trail), self._fit(pattern, found))
 
+    def fits(self, pattern: Any, found: Any) -> bool:
+        """Whether a node matches; nothing is remembered."""
+        mark = len(self._trail)
+        holds = self.match(pattern, found)
+        self._or_undo(mark, False)  # noqa: FBT003 - forget
+        return holds
+
     def match_rows(
         self, rows: Sequence[ast.stmt], found: Sequence[ast.stmt], start: int, *, whole: bool = False
     ) -> bool:

@@ -78,6 +78,11 @@ LOST = {
         f"-x = f({'a, ' * 40}k=2)|+x = 1",
         "`k=2` is not there; line 1 has `k=1`",
     ),
+    "another value of a variable": (
+        "f(a)|g(b)|f(c)|h(d)",
+        " f($X)|-h($X)|+k(1)",
+        "`h($X)` is not there; nearest, line 4: `h(d)`",
+    ),
     "two places": ("g(a)|if a:|    g(a)", "-g(a)|+h(a)", "`g(a)` is there 2 times, 1 expected (lines 1, 3)"),
     "a keyword twice": ("g(a, k=5)", " g(|     ...,|+    k=3,| )", "`g(...)` already has `k=5`, line 1"),
     "a one-line suite": ("if a: g(a)", " if a:|-    g(a)|+    h(a)", "`g(a)` is not there"),

@@ -105,7 +105,7 @@ _CUT = 80
 def _likeness(matcher: Matcher, row: ast.stmt, nodes: Sequence[ast.stmt], k: int) -> int:
     if not 0 <= k < len(nodes):
         return 0
-    if matcher.match(row, nodes[k]):
+    if matcher.fits(row, nodes[k]):
         return _EQUAL
     alike = type(row) is type(nodes[k]) and hasattr(row, "body") and not header_differs(row, nodes[k])
     return _SAME_HEADER if alike else 0
@@ -116,7 +116,7 @@ def _differs(source: Source, matcher: Matcher, hunk: Hunk, row: Any, nodes: Sequ
     if k >= len(nodes):
         return f"{wanted} is not there: the block ends in line {first_line(nodes[-1])}"
     there = nodes[max(k, 0)]
-    if any(matcher.match(row, node) for node in nodes):
+    if any(matcher.fits(row, node) for node in nodes):
         return f"line {first_line(there)} has `{source.quoted(there)}`, which the hunk does not have"
     if type(row) is type(there):
         if hasattr(row, "body") and not header_differs(row, there):
@@ -142,7 +142,7 @@ def _in_block(
             ):
                 return found
             return f"`{_quoted(hunk.was, run[0])}` is not in the block of line {first_line(theirs[0])}"
-    more = [node for node in theirs if not any(matcher.match(row, node) for row in mine if not is_hole(row))]
+    more = [node for node in theirs if not any(matcher.fits(row, node) for row in mine if not is_hole(row))]
     extra = (more or theirs)[0]
     return f"line {first_line(extra)} has `{source.quoted(extra)}`, which the hunk does not have"
 
@@ -151,11 +151,11 @@ def _apart(source: Source, matcher: Matcher, hunk: Hunk, p: Any, f: Any, line: i
     """Describe the outermost nodes within two that differ and whose code is not cut, so that a reader sees where."""
     if type(p) is not type(f):
         return None
-    if isinstance(p, ast.Call) and matcher.match(p.func, f.func) and (found := _argument(source, hunk, p, f, line)):
+    if isinstance(p, ast.Call) and matcher.fits(p.func, f.func) and (found := _argument(source, hunk, p, f, line)):
         return found
     mine, theirs = (dict(steps(node, [n for n in significant(type(node)) if n not in BLOCKS])) for node in (p, f))
     plain = [n for n in significant(type(p)) if n not in BLOCKS and not isinstance(getattr(p, n), ast.AST | list)]
-    wrong = [step for step in mine if step in theirs and not matcher.match(mine[step], theirs[step])]
+    wrong = [step for step in mine if step in theirs and not matcher.fits(mine[step], theirs[step])]
     if mine.keys() != theirs.keys() or any(getattr(p, n) != getattr(f, n) for n in plain) or len(wrong) != 1:
         return None
     one, other = mine[wrong[0]], theirs[wrong[0]]
