@@ -72,7 +72,7 @@ def changes(source: Source) -> Iterator[tuple[str, Edit]]:
         once = Counter(ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.stmt))[first] == 1
         if once and "..." not in first:
             yield "statement", InsertBefore(source.file, name, first, "_vpatch_new = print")
-        if node.args.args:
+        if node.args.args and "property" not in decorators(node):  # its accessors have the same name
             kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
             head, last = f"{kind} {node.name}", node.args.args[-1].arg
             above = name.rpartition(".")[0]

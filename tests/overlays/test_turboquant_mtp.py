@@ -33,7 +33,7 @@ CASES = (
         ATTENTION,
         # Upstream decides by itself which graphs TurboQuant supports.
         (SUPPORT, SUPPORT + OWN_SUPPORT, "'get_cudagraph_support' is defined already, and is another one"),
-        (SUPPORT, SUPPORT.replace("UNIFORM_BATCH", "ALWAYS"), "_cudagraph_support"),
+        (SUPPORT, SUPPORT.replace("UNIFORM_BATCH", "ALWAYS"), "`AttentionCGSupport.UNIFORM_BATCH` is not there; line"),
         # Half of what upstream proposes, in another form.
         (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`{LENGTHS}` is not there"),
         (
