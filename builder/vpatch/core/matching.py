@@ -116,7 +116,7 @@ class Matcher:
 
     def _has_pieces(self, p: Any, f: Any) -> bool:
         wanted, there = (self.pieces or {}).get(id(p), {}), pieces_of(f)
-        return all(_spelled(there.get(key)) == _spelled(piece) for key, piece in wanted.items())
+        return all(spelled(there.get(key)) == spelled(piece) for key, piece in wanted.items())
 
     def _arguments(self, p: ast.Call, f: ast.Call) -> bool:
         wanted = [one for one in p.keywords if not (self.holes and is_hole(one))]
@@ -202,10 +202,11 @@ def pieces_of(node: Any) -> dict[str, Any]:
 def differing_pieces(one: ast.AST, other: ast.AST) -> tuple[str, ...]:
     """Return the names of the pieces in which the headers of two definitions differ."""
     mine, theirs = pieces_of(one), pieces_of(other)
-    return tuple(key for key in {**mine, **theirs} if _spelled(mine.get(key)) != _spelled(theirs.get(key)))
+    return tuple(key for key in {**mine, **theirs} if spelled(mine.get(key)) != spelled(theirs.get(key)))
 
 
-def _spelled(piece: Any) -> str:
-    if isinstance(piece, list):
-        return f"[{', '.join(map(_spelled, piece))}]"
-    return ast.dump(piece) if isinstance(piece, ast.AST) else str(piece)
+def spelled(value: Any) -> str:
+    """Spell a node, or a list of them, so that equal code has one spelling."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(spelled, value))}]"
+    return ast.dump(value) if isinstance(value, ast.AST) else repr(value)

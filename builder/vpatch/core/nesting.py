@@ -32,7 +32,7 @@ _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "ascii", "iso8859-1"})
 
 
 class Unparsable(Exception):
-    """A module that libcst must not parse; the text says why."""
+    """A module that vpatch must not parse; the text says why."""
 
 
 class TooDeep(Unparsable):
@@ -73,7 +73,7 @@ def parse(text: str) -> ast.Module:
 
     Raises:
         Unparsable: the module is too large, or nests too deeply (`TooDeep`).
-        SyntaxError, ValueError: Python cannot parse it. libcst may try: the code may be for a newer Python.
+        SyntaxError, ValueError: Python cannot parse it.
     """
     bound(text)
     try:

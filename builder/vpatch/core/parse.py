@@ -14,12 +14,17 @@ from vpatch.core import cst, nesting
 from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.marks import marked_by
-from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, along, evaluated, within
+from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, along, evaluated, has_block, within
 from vpatch.core.verdict import Answer, EditFinding
 from vpatch.wrapping import shortened
 
 # White space that libcst, which makes some changes, may not write back: form feeds, lines of nothing but a backslash.
 _ODD = re.compile(r"\f|^[ \t]*\\\r?\n", re.MULTILINE)
+
+
+def _is_empty(line: str) -> bool:
+    """Whether a line has no code."""
+    return line.strip()[:1] in {"", "#"}
 
 
 class Lost(Exception):
@@ -105,7 +110,7 @@ class Source:
         """Return how many lines stand above the first line of a block: all up to the end of its header."""
         here = within(block)
         line = first_line(here[0].node) - 1 if here else len(self.lines)
-        while block.path and line and self.lines[line - 1].strip()[:1] in {"", "#"}:
+        while block.path and line and _is_empty(self.lines[line - 1]):
             line -= 1
         return line
 
@@ -114,7 +119,7 @@ class Source:
         last = end_line(node)
         if hasattr(node, "body") or hasattr(node, "cases"):
             for number, line in enumerate(self.lines[last:], last + 1):
-                if line.strip()[:1] not in {"", "#"}:
+                if not _is_empty(line):
                     break
                 if line.strip() and len(line) - len(line.lstrip()) > node.col_offset:
                     last = number
@@ -235,7 +240,7 @@ def end_line(node: Any) -> int:
 
 def quoted(lines: Sequence[str], node: ast.AST) -> str:
     """Return the code of a node that stands in `lines`, on one line of at most 80 characters, without blocks."""
-    return shortened(" ".join((_header_text(node) or text_of(lines, node)).split()), 80)
+    return shortened(" ".join((header_text(node) or text_of(lines, node)).split()), 80)
 
 
 def text_of(lines: Sequence[str], node: Any) -> str:
@@ -246,18 +251,13 @@ def text_of(lines: Sequence[str], node: Any) -> str:
     return b"".join(found).decode()
 
 
-def _header_text(node: Any) -> str:
-    if isinstance(node, ast.Try):
-        return "try: ..."
-    if not getattr(node, "body", None) and not isinstance(node, ast.Match):
+def header_text(node: Any) -> str:
+    """Return the header of a statement, handler or case, with `...` as its block; "" of anything without one."""
+    if not has_block(node):
         return ""
     bare = {name: getattr(node, name) for name in node._fields if name not in {*BLOCKS, "decorator_list"}}
-    fresh = type(node)(**bare, **{name: [] for name in BLOCKS if name in node._fields})
-    if hasattr(node, "decorator_list"):
-        fresh.decorator_list = []
-    if isinstance(node, ast.Match):
-        return ast.unparse(fresh)
-    fresh.body = [ast.Expr(ast.Constant(...))]
+    empty: dict[str, Any] = {name: [] for name in (*BLOCKS, "decorator_list") if name in node._fields}
+    fresh = type(node)(**bare, **{**empty, **({"body": [ast.Expr(ast.Constant(...))]} if "body" in empty else {})})
     return ast.unparse(ast.fix_missing_locations(fresh))
 
 

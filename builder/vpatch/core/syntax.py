@@ -62,7 +62,11 @@ def walk(spot: Spot, names: Sequence[str] | None = None) -> Iterator[Spot]:
 
 def evaluated(spot: Spot) -> Iterator[Spot]:
     """Yield what `walk` does, without the pieces of text in f-strings; of a statement with a block, only the block."""
-    todo = within(spot) if spot.block != "body" or _has_other_blocks(spot.node) else [spot]
+    todo = (
+        within(spot)
+        if spot.block != "body" or (has_block(spot.node) and not isinstance(spot.node, ast.Module | DEFINITIONS))
+        else [spot]
+    )
     while todo:
         here = todo.pop()
         yield here
@@ -79,9 +83,17 @@ def evaluated(spot: Spot) -> Iterator[Spot]:
                         todo.append(Spot((*path, (name, index)), child))
 
 
-def _has_other_blocks(node: ast.AST) -> bool:
-    """Whether a node has a block, and is neither a module nor a definition."""
-    return "body" in node._fields and not isinstance(node, ast.Module | DEFINITIONS | ast.expr)
+def has_block(node: ast.AST) -> bool:
+    """Whether a statement, handler or case has a block."""
+    return any(name in BLOCKS for name in node._fields) and not isinstance(node, ast.expr)
+
+
+def behind_docstring(here: Sequence[Spot]) -> int:
+    """Return the index of the first statement of a block, its docstring aside."""
+    match here:
+        case [Spot(node=ast.Expr(value=ast.Constant(value=str()))), *_]:
+            return 1
+    return 0
 
 
 def within(spot: Spot) -> list[Spot]:

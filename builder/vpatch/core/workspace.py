@@ -38,7 +38,7 @@ class Workspace:
         return self._bytes[file]
 
     def digest(self, file: str) -> str:
-        """Return a digest of a file in the tree, without the changes; that of nothing if there is none."""
+        """Return a digest of a file in the tree, without the changes. A missing file has that of empty contents."""
         if file not in self._digests:
             self._digests[file] = hashlib.sha256(self.original(file) or b"").hexdigest()
         return self._digests[file]

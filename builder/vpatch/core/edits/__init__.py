@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from vpatch.core.landing.binding import Read, reads
-from vpatch.core.parse import Lost, Source
+from vpatch.core.parse import Source
 from vpatch.core.select import scopes
 from vpatch.core.syntax import Path, Spot
-from vpatch.core.verdict import EditFinding, Found, Landed
+from vpatch.core.verdict import EditFinding
 
 if TYPE_CHECKING:
     from vpatch.core.changes import Change
@@ -73,34 +72,3 @@ def marked(source: Source, path: Path, overlay: str) -> bool:
 def names_read_by(code: str) -> frozenset[Read]:
     """Collect the names that an expression reads."""
     return frozenset(reads(ast.parse(code.strip(), mode="eval").body, annotations=True))
-
-
-def occurs(times: int, expected: int) -> str:
-    """Describe how often some code occurs."""
-    return f"is there {times} times, {expected} expected" if times else "is not there"
-
-
-def classify(
-    old: Sequence[Collection[Path]],
-    new: Sequence[Collection[Path]],
-    ours: frozenset[int],
-    *,
-    landed: Callable[[Path], Landed],
-    count: int,
-    wanted: str,
-    hint: Callable[[], str],
-) -> EditFinding:
-    """Classify an edit by how often the old and the new code occur; `ours` are the lines with marks of the new.
-
-    Some of each is drift: vpatch writes a file as a whole, so it leaves no edit half made.
-
-    Raises:
-        Lost: neither occurs `count` times.
-    """
-    if len(old) == count and not ours:
-        return EditFinding(Found.BEFORE, regions=tuple(sorted(chain.from_iterable(old))))
-    if not old and len(new) == count:
-        regions = tuple(sorted(chain.from_iterable(new)))
-        return EditFinding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
-    done = f", what replaces it {len(new)} times" if new else ""
-    raise Lost(f"{wanted} {occurs(len(old), count)}{done}", hint)

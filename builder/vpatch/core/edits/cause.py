@@ -1,4 +1,4 @@
-"""Say why a hunk does not fit: the piece that differs, and what stands there."""
+"""Messages for a hunk that does not fit: the piece that differs, and the code found in its place."""
 
 from __future__ import annotations
 

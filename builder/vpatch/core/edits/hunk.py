@@ -11,7 +11,7 @@ from typing import Any
 
 from vpatch.core.edits.within import changes
 from vpatch.core.matching import META, is_hole
-from vpatch.core.syntax import BLOCKS
+from vpatch.core.syntax import has_block
 
 _TRIVIAL = 4
 """A statement of so many nodes is no evidence, such as `log(x)` or `x = y`: it may stand anywhere."""
@@ -127,9 +127,7 @@ def _deletes(items: Sequence[Aligned]) -> bool:
 
 def _only_loses(item: Aligned) -> bool:
     """Whether only entries go within a statement: without them, many a list looks as if they had gone."""
-    if any(name in item.old._fields for name in BLOCKS):
-        return False
-    return all(change.kind == "go" for change in changes(item.old, item.new))
+    return not has_block(item.old) and all(change.kind == "go" for change in changes(item.old, item.new))
 
 
 def _every(items: Sequence[Aligned]) -> Iterator[Aligned]:

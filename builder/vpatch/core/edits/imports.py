@@ -14,7 +14,7 @@ from vpatch.core.edits import ModuleEdit, marked
 from vpatch.core.matching import same
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, scopes
-from vpatch.core.syntax import Path, Spot
+from vpatch.core.syntax import Path, Spot, behind_docstring
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 _GUARD = "if TYPE_CHECKING"
 _IMPORTS = (ast.Import, ast.ImportFrom)
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    match node:
-        case ast.Expr(value=ast.Constant(value=str())):
-            return True
-    return False
 
 
 def _is_future(node: ast.stmt) -> bool:
@@ -67,7 +60,7 @@ def _place(source: Source, here: Sequence[Spot], new: str) -> int:
 
     Imports that overlays added are sorted, so that the order of overlays does not matter.
     """
-    first = 1 if here and _is_docstring(here[0].node) else 0
+    first = behind_docstring(here)
     if _is_future(block(new)[0]):
         return first
     index = _opening(here)
@@ -81,7 +74,7 @@ def _place(source: Source, here: Sequence[Spot], new: str) -> int:
 
 
 def _opening(here: Sequence[Spot]) -> int:
-    index = 1 if here and _is_docstring(here[0].node) else 0
+    index = behind_docstring(here)
     while index < len(here) and isinstance(here[index].node, _IMPORTS):
         index += 1
     return index

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vpatch.core import cst
 from vpatch.core.changes import BEFORE, Amendment, Splice
 from vpatch.core.edits.hunk import Hunk
-from vpatch.core.edits.sites import Match, places, runs
+from vpatch.core.edits.sites import Match, places
 from vpatch.core.edits.within import Within, changes, entries
 from vpatch.core.lists import parenthesized, with_entries, with_pieces
 from vpatch.core.matching import META, differing_pieces, is_hole
@@ -34,9 +34,7 @@ def made(hunk: Hunk, site: Match, source: Source, overlay: str) -> Iterator[Chan
         else:
             yield Amendment(spot.path, overlay, partial(_replaced, fill(_code(hunk, hunk.swap[1]))))
         return
-    for (block, went, gap), (_, run, _, _) in zip(
-        places(hunk.items, site, site.block), runs(hunk.items, site, site.block), strict=True
-    ):
+    for block, went, gap, run in places(hunk.items, site, site.block):
         new = fill("".join(item.code for item in run if item.new is not None))
         if went:
             yield Splice(block, went[0], went[-1] + 1, new, overlay)

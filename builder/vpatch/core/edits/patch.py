@@ -19,7 +19,7 @@ from vpatch.core.edits.within import changes
 from vpatch.core.landing.binding import Read
 from vpatch.core.matching import META, differing_pieces, is_hole, pieces_of
 from vpatch.core.parse import Lost, Source
-from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, inside
+from vpatch.core.syntax import DEFINITIONS, Path, has_block, inside
 from vpatch.core.verdict import EditFinding, Found, Landed
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class Patch(CodeEdit):
                 if item.old is None:
                     landed.append(Landed(site.path(item.new), uses=self.uses))
                 elif item.changes:
-                    has_block = any(name in item.new._fields for name in BLOCKS)
-                    reads = None if has_block else _reads(item.old, item.new)
-                    landed.append(Landed(site.path(item.new), reads=reads, header=has_block, uses=self.uses))
+                    header = has_block(item.new)
+                    reads = None if header else _reads(item.old, item.new)
+                    landed.append(Landed(site.path(item.new), reads=reads, header=header, uses=self.uses))
         marks = [source.mark_of(one.path, overlay) for one in landed]
         ours = frozenset(chain.from_iterable(marks)) if all(marks) else frozenset()
         regions = tuple(sorted(one.path for one in landed if not one.header))
@@ -114,7 +114,7 @@ class Patch(CodeEdit):
 
 def _claims(hunk: Hunk, site: Match) -> Iterator[Path]:
     """Yield what a hunk changes: statements that go, headers, and the gaps into which code comes."""
-    for block, went, gap in places(hunk.items, site, site.block):
+    for block, went, gap, _ in places(hunk.items, site, site.block):
         yield from ((*block.path, (block.block, k)) for k in went)
         if not went:
             yield (*block.path, (f"gap in {block.block}", gap))

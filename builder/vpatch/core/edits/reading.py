@@ -15,8 +15,8 @@ from typing import Any
 from vpatch.core.edits.hunk import Aligned, Hunk, shown
 from vpatch.core.edits.within import expressible, header_differs
 from vpatch.core.matching import META, is_hole
-from vpatch.core.parse import end_line, first_line, text_of
-from vpatch.core.syntax import BLOCKS, DEFINITIONS
+from vpatch.core.parse import end_line, first_line, header_text, text_of
+from vpatch.core.syntax import DEFINITIONS
 
 # A string literal or a comment, in which no `$NAME` counts, or such a name.
 _VARIABLE = re.compile(
@@ -224,7 +224,4 @@ def _blocks(node: Any) -> Iterator[tuple[Any, str, Sequence[ast.stmt]]]:
 
 
 def _quoted(node: Any) -> str:
-    bare = {name: getattr(node, name) for name in node._fields if name not in BLOCKS}
-    empty: dict[str, Any] = {name: [] for name in BLOCKS if name in node._fields}
-    fresh = ast.fix_missing_locations(type(node)(**bare, **empty)) if empty else node
-    return shown(ast.unparse(fresh).splitlines()[0])
+    return shown((header_text(node) or ast.unparse(node)).splitlines()[0])

@@ -11,7 +11,7 @@ from typing import Any
 from vpatch.core.edits.hunk import Aligned, Hunk
 from vpatch.core.matching import Matcher, Pieces, differing_pieces, is_hole, pieces_of, same
 from vpatch.core.parse import Source
-from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, inside, steps, walk, within
+from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, behind_docstring, has_block, inside, steps, walk, within
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Match:
         for item in hunk.every:
             if not item.stays or item.free or item.changes:
                 continue
-            if any(name in item.old._fields for name in BLOCKS):
+            if has_block(item.old):
                 node = self.bound[id(item.old)]
                 yield from ((*self.path(item.old), step) for step, _ in steps(node) if step[0] not in BLOCKS)
             else:
@@ -99,15 +99,21 @@ class Search:
 
     def matcher(self, *, new: bool) -> Matcher:
         """Return what matches one side of the hunk."""
-        pieces: dict[int, Pieces] = {}
+        return Matcher(clear=self._clear, pieces=self._pieces[new])
+
+    @cached_property
+    def _pieces(self) -> tuple[dict[int, Pieces], dict[int, Pieces]]:
+        """What the headers of definitions must have, in the code before and after."""
+        found: tuple[dict[int, Pieces], dict[int, Pieces]] = ({}, {})
         for item in self.hunk.every:
-            side = item.new if new else item.old
-            if item.stays and item.changes and isinstance(side, DEFINITIONS):
-                pieces[id(side)] = {key: pieces_of(side).get(key) for key in differing_pieces(item.old, item.new)}
-            for node in ast.walk(side) if side is not None and not item.stays else ():
-                if isinstance(node, DEFINITIONS):  # one that comes is as written; of one that goes, what is written
-                    pieces[id(node)] = {key: piece for key, piece in pieces_of(node).items() if piece or new}
-        return Matcher(clear=self._clear, pieces=pieces)
+            for new, side in enumerate((item.old, item.new)):
+                if item.stays and item.changes and isinstance(side, DEFINITIONS):
+                    keys = differing_pieces(item.old, item.new)
+                    found[new][id(side)] = {key: pieces_of(side).get(key) for key in keys}
+                for node in ast.walk(side) if side is not None and not item.stays else ():
+                    if isinstance(node, DEFINITIONS):  # one that comes is as written; of one that goes, what is written
+                        found[new][id(node)] = {key: piece for key, piece in pieces_of(node).items() if piece or new}
+        return found
 
     def _clear(self, node: ast.stmt) -> bool:
         """Whether a statement that the hunk does not have may stand between its own."""
@@ -132,7 +138,7 @@ class Search:
                 for block, here in self.source.blocks(owner):
                     yield from self._runs(rows, block, here, new=new)
             elif not new and (here := self.source.block(owner)):
-                edge = opening(here) if self.hunk.top else len(here)
+                edge = behind_docstring(here) if self.hunk.top else len(here)
                 yield Match(owner, tuple(here), edge, edge, {})
 
     def _runs(self, rows: Sequence[ast.stmt], block: Spot, here: Sequence[Spot], *, new: bool) -> Iterator[Match]:
@@ -152,7 +158,7 @@ class Search:
 
     def _has_its_lines(self, site: Match) -> bool:
         """Whether nothing shares a line with what goes, or with the place of what comes."""
-        for block, went, below in places(self.hunk.items, site, site.block):
+        for block, went, below, _ in places(self.hunk.items, site, site.block):
             here = [spot.node for spot in self.source.block(block)]
             if went and (
                 went[-1] - went[0] + 1 != len(went)  # other code stands between
@@ -187,13 +193,13 @@ class Search:
         return frozenset(line for owner in self.owners for line in self.source.traces_in(owner, overlay))
 
 
-Place = tuple[Spot, list[int], int]
-"""A block, the indices of the statements that go there, and that of the one behind the gap into which code comes."""
+Place = tuple[Spot, list[int], int, Sequence[Aligned]]
+"""A block, the indices of the statements that go there, that of the one behind the gap, and what goes and comes."""
 
 
 def places(items: Sequence[Aligned], site: Match, block: Spot) -> Iterator[Place]:
-    """Yield the places of the runs of statements that go or come, in the order of `runs`."""
-    for above, run, below, where in runs(items, site, block):
+    """Yield the places of the statements that go or come, in a block and in those of the statements that stay."""
+    for above, run, below, where in _runs(items, site, block):
         went = [site.path(item.old)[-1][1] for item in run if item.old is not None]
         if below and not below.free:
             gap = site.path(below.old)[-1][1]
@@ -201,35 +207,26 @@ def places(items: Sequence[Aligned], site: Match, block: Spot) -> Iterator[Place
             gap = site.path(above.old)[-1][1] + 1
         else:
             here = within(where)
-            gap = opening(here) if above is None else len(here)
-        yield where, went, gap
+            gap = behind_docstring(here) if above is None else len(here)
+        yield where, went, gap, run
 
 
-Run = tuple[Aligned | None, Sequence[Aligned], Aligned | None, Spot]
+_Run = tuple[Aligned | None, Sequence[Aligned], Aligned | None, Spot]
 """The item above, what goes or comes, the item below, and the block that they stand in."""
 
 
-def runs(items: Sequence[Aligned], site: Match, block: Spot) -> Iterator[Run]:
-    """Yield the runs of items that go or come, in a block and in those of the statements that stay."""
+def _runs(items: Sequence[Aligned], site: Match, block: Spot) -> Iterator[_Run]:
     k = 0
     while k < len(items):
         if items[k].stays:
             for owner, name, inner in items[k].blocks:
                 if owner is not None:
-                    yield from runs(inner, site, Spot(site.path(owner), site.bound[id(owner)], name))
+                    yield from _runs(inner, site, Spot(site.path(owner), site.bound[id(owner)], name))
             k += 1
             continue
         end = next((n for n in range(k, len(items)) if items[n].stays), len(items))
         yield (items[k - 1] if k else None), items[k:end], (items[end] if end < len(items) else None), block
         k = end
-
-
-def opening(here: Sequence[Spot]) -> int:
-    """Return the index of the first statement of a block, its docstring aside."""
-    match here:
-        case [Spot(node=ast.Expr(value=ast.Constant(value=str()))), *_]:
-            return 1
-    return 0
 
 
 def _count(rows: Sequence[ast.stmt]) -> int:

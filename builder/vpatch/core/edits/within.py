@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
-from vpatch.core.matching import differing_pieces
+from vpatch.core.matching import differing_pieces, spelled
 from vpatch.core.syntax import BLOCKS, DEFINITIONS, significant
 
 Entries: TypeAlias = Sequence[Any]
@@ -22,17 +22,6 @@ def header_differs(one: Any, other: Any) -> bool:
         spelled(getattr(one, name)) != spelled(getattr(other, name))
         for name in significant(type(one))
         if name not in BLOCKS
-    )
-
-
-def spelled(value: Any) -> str:
-    """Spell a node, or a list of them, so that equal code has one spelling."""
-    return (
-        "|".join(map(spelled, value))
-        if isinstance(value, list)
-        else ast.dump(value)
-        if isinstance(value, ast.AST)
-        else repr(value)
     )
 
 
