@@ -78,9 +78,9 @@ def with_entries(owner: Any, gone: Sequence[int], come: Sequence[tuple[int, str]
     if isinstance(closing, cst.ParenthesizedWhitespace) and some and isinstance(some[-1].comma, cst.Comma):
         # What stands behind the last comma belongs to the bracket; in a call, to the comma.
         some[-1] = some[-1].with_changes(comma=some[-1].comma.with_changes(whitespace_after=closing))
-    todo = [(index, 1, number, code) for number, (index, code) in enumerate(come)]
-    for index, kind, _, code in sorted([*todo, *((index, 0, 0, "") for index in gone)], reverse=True):
-        if kind:
+    todo = [(index, 0, number, code) for number, (index, code) in enumerate(come)]
+    for index, goes, _, code in sorted([*todo, *((index, 1, 0, "") for index in gone)], reverse=True):
+        if not goes:  # in front of the entry that has this index now, or had it until it went
             some = join(some, index, _entry(owner, code), _opening(owner))
             continue
         last = some.pop(index)

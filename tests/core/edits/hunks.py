@@ -150,6 +150,11 @@ WITHIN = {
         " g(|     ...,|-    k=2,|+    k=3,| )",
         "g(|    a,|    k=3,  # two|) #",
     ),
+    "keywords that others replace": (
+        "g(x, a=1, b=2, e=5)",
+        " g(|     ...|-    a=1,|-    b=2,|+    c=3,|+    d=4,|     ...| )",
+        "g(x, c=3, d=4, e=5) #",
+    ),
     "positional argument": ("g(a, b)", " g(|     a,|+    c,|     ...| )", "g(a, c, b) #"),
     "dict entry": (
         "D = {|    'a': 1,|    'b': 2,|}",

@@ -94,8 +94,8 @@ def _changed_entries(owner: Any, old: Entries, new: Entries) -> Iterator[Within]
     was, now = ([spelled(list(one) if isinstance(one, tuple) else one) for one in some] for some in (old, new))
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
         if tag == "replace" and i2 - i1 == j2 - j1:
-            for x, y in zip(old[i1:i2], new[j1:j2], strict=True):
-                yield from _changed_entry(owner, i1, x, y)
+            for k, x, y in zip(range(i1, i2), old[i1:i2], new[j1:j2], strict=True):
+                yield from _changed_entry(owner, k, x, y)
         elif tag != "equal":
             yield from (Within("go", owner, None, k) for k in range(i1, i2))
             yield from (Within("come", owner, y, i1) for y in new[j1:j2])
