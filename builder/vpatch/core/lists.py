@@ -84,14 +84,25 @@ def with_entries(owner: Any, gone: Sequence[int], come: Sequence[tuple[int, str]
             some = join(some, index, _entry(owner, code), _opening(owner))
             continue
         last = some.pop(index)
-        if some and index == len(some) and not isinstance(last.comma, cst.Comma):
-            some[-1] = some[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        if some and index == len(some):
+            some[-1] = _ended_as(some[-1], last)
     changed = {name: some}
     if isinstance(closing, cst.ParenthesizedWhitespace) and some and isinstance(some[-1].comma, cst.Comma):
         behind = some[-1].comma.whitespace_after
         some[-1] = some[-1].with_changes(comma=some[-1].comma.with_changes(whitespace_after=cst.SimpleWhitespace("")))
         changed[bracket] = getattr(owner, bracket).with_changes(whitespace_before=behind)
     return owner.with_changes(**changed)
+
+
+def _ended_as(entry: Any, last: Any) -> Any:
+    """Return an entry with what ended the list behind another: its comma, if any, and the place of the bracket."""
+    fields = {name: getattr(last, name) for name in ("whitespace_after_arg",) if hasattr(last, name)}
+    if not isinstance(last.comma, cst.Comma):
+        return entry.with_changes(comma=cst.MaybeSentinel.DEFAULT, **fields)
+    mine, space = entry.comma.whitespace_after, last.comma.whitespace_after
+    if isinstance(mine, cst.ParenthesizedWhitespace) and isinstance(space, cst.ParenthesizedWhitespace):
+        space = space.with_changes(first_line=mine.first_line)  # a comment stays on its line
+    return entry.with_changes(comma=last.comma.with_changes(whitespace_after=space), **fields)
 
 
 def _entry(owner: Any, code: str) -> Any:

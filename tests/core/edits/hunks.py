@@ -155,6 +155,17 @@ WITHIN = {
         " g(|     ...|-    a=1,|-    b=2,|+    c=3,|+    d=4,|     ...| )",
         "g(x, c=3, d=4, e=5) #",
     ),
+    "the last keyword, a line each": (
+        "g(|    a,  # one|    k=2,  # two|)",
+        " g(|     ...,|-    k=2,| )",
+        "g(|    a,  # one|) #",
+    ),
+    "the last keyword, no comma behind it": ("g(|    a,|    k=2|)", " g(|     ...,|-    k=2,| )", "g(|    a|) #"),
+    "the last entries, by others": (
+        "L = [|    1,  # one|    2,|]",
+        " L = [|     1,|-    2,|+    3,|+    4,| ]",
+        "L = [|    1,  # one|    3,|    4,|] #",
+    ),
     "positional argument": ("g(a, b)", " g(|     a,|+    c,|     ...| )", "g(a, c, b) #"),
     "dict entry": (
         "D = {|    'a': 1,|    'b': 2,|}",

@@ -39,7 +39,11 @@ def test_a_hunk_is_applied(before: str, hunk: str, after: str) -> None:
     assert applied(module(lines(before)), item)[FILE].decode() == lines(after)
 
 
-UNTOLD = {"within: list entry that goes"}
+UNTOLD = {
+    "within: list entry that goes",
+    "within: the last keyword, a line each",
+    "within: the last keyword, no comma behind it",
+}
 """What only loses entries looks like many a list."""
 
 
