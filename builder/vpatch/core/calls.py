@@ -100,10 +100,10 @@ def combined(files: Iterable[str], digest: Callable[[str], str]) -> str:
     return hashlib.sha256("".join(map(digest, files)).encode()).hexdigest()[:8]
 
 
-def file_of(module: str) -> str:
-    """Return the path of the list for an overlay's module, which has a path, too."""
-    folder, _, name = module.rpartition("/")
-    return f"{folder}/_calls/{name.removesuffix('.py')}.json"
+def file_of(source: str) -> str:
+    """Return the path of the list for an overlay's module or patch file, which has a path, too."""
+    folder, _, name = source.rpartition("/")
+    return f"{folder}/_calls/{name.rpartition('.')[0]}.json"
 
 
 def inserted_by(part: str, shape: str) -> str:

@@ -2,7 +2,8 @@
 
 An entry point names a package or one module. Each module of the package is an overlay, except those whose names begin
 with an underscore, which overlays share; subpackages are ignored. A module holds its overlay as `overlay`; its id is
-the module's name with hyphens, and its docstring is the explanation.
+the module's name with hyphens, and its docstring is the explanation. Each patch file of the package is an overlay, too,
+see `vpatch.core.patch_file`; its id is its name.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.resources import files as resources
 from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vpatch.core import calls
+from vpatch.core import calls, patch_file
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
+from vpatch.core.patch_file import SUFFIX
 from vpatch.errors import Problem, UnknownName, closest, raise_all
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from vpatch.trial import Note
 
 GROUP = "vpatch.overlays"
@@ -89,10 +94,11 @@ def _loaded(point: EntryPoint, problems: list[Problem]) -> list[Catalogued]:
 def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _: None) -> list[Catalogued]:
     try:
         root = point.load()
-        names = [root.__name__]
+        names, patches = [root.__name__], []
         if hasattr(root, "__path__"):
             modules = pkgutil.iter_modules(root.__path__)
             names = [f"{names[0]}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
+            patches = sorted((f for f in resources(root).iterdir() if f.name.endswith(SUFFIX)), key=str)
     except BaseException as error:
         problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
         return []
@@ -100,9 +106,14 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
     for name in names:
         note(name)
         try:
-            found.append(_catalogued(import_module(name), point))
+            found.append(_of_module(import_module(name), point))
         except BaseException as error:
             problems.append(Problem("cannot load overlay", name, _raised(error, name)))
+    for file in patches:
+        try:
+            found.append(_of_patch_file(file, resources(root) / "_calls", point))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(Problem("cannot load overlay", str(file), str(error)))
     return found
 
 
@@ -132,31 +143,45 @@ def _check_types(overlay: Overlay) -> None:
         raise TypeError("an edit names no file")
 
 
-def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
+def _of_module(module: ModuleType, point: EntryPoint) -> Catalogued:
     overlay = module.overlay
     if not isinstance(overlay, Overlay):
         raise TypeError(f"`overlay` is {type(overlay).__name__}, not vpatch.Overlay")
     if not overlay.parts or not all(part.shapes and all(s.edits for s in part.shapes) for part in overlay.parts):
         raise ValueError("it needs a part, each part a shape, and each shape an edit")
     _check_types(overlay)
-    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    stem = module.__name__.rpartition(".")[2]
+    name = _id(stem.replace("_", "-"), "the module in lower case, with single underscores")
+    why, source = str(module.__doc__ or "").strip(), module.__file__ or ""
+    return Catalogued(name, overlay, why, point, source, _calls(source, getattr(module.__loader__, "get_data", None)))
+
+
+def _of_patch_file(file: Traversable, lists: Traversable, point: EntryPoint) -> Catalogued:
+    name = _id(file.name.removesuffix(SUFFIX), "the file in lower case, with single hyphens")
+    patch = patch_file.parse(file.read_bytes())
+    overlay, why, source = patch_file.overlay_of(patch), patch_file.explanation(patch), str(file)
+    recorded = _calls(source, lambda path: (lists / path.rpartition("/")[2]).read_bytes())
+    return Catalogued(name, overlay, why, point, source, recorded)
+
+
+def _id(name: str, rule: str) -> str:
     if marked_by(mark(name)) != [name]:
-        raise ValueError(f"its id would be {name!r}: name the module in lower case, with single underscores")
-    why = str(module.__doc__ or "").strip()
-    return Catalogued(name, overlay, why, point, module.__file__ or "", _calls_of(module))
+        raise ValueError(f"its id would be {name!r}: name {rule}")
+    return name
 
 
-def _calls_of(module: ModuleType) -> calls.Calls | None:
+def _calls(source: str, read: Callable[[str], bytes] | None) -> calls.Calls | None:
     """Read what an overlay's code takes from vLLM; None if there is no list.
 
     Raises:
         ValueError: the list is damaged, or a newer vpatch wrote it.
     """
-    file = calls.file_of(module.__file__ or "")
-    loader: Any = module.__loader__
+    file = calls.file_of(source)
     try:
-        data = loader.get_data(file)
-    except (OSError, AttributeError):  # there is no such file, or nothing can read one beside the module
+        data = read(file) if read else None
+    except OSError:  # there is no such file
+        data = None
+    if data is None:
         return None
     try:
         return calls.parse(data)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from vpatch.core.edits.definitions import AddFile
+from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.marks import lines_marked, mark
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
@@ -116,6 +118,11 @@ def _found(findings: Findings) -> set[Found]:
     return {finding.found for _, finding in findings}
 
 
+def _upstreams(findings: Findings) -> set[Found]:
+    """Return what those edits find that show whether upstream made the change: imports and companions do not."""
+    return {finding.found for edit, finding in findings if not isinstance(edit, EnsureImport | AddFile)}
+
+
 def _judge_part(
     part: Part, shapes: Shapes, item: Catalogued, files: Workspace, stray: tuple[Problem, ...]
 ) -> JudgedPart:
@@ -138,7 +145,7 @@ def _judge_part(
         if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
     ]
     merged = _ask(None if ours else part.merged, files, item.id)
-    if merged.holds or whole:
+    if merged.holds or whole or (not ours and any(_upstreams(one) == {Found.AFTER} for _, one in shapes)):
         return JudgedPart(_merged(verdict, merged, ready, part.upstream or item.overlay.upstream), ())
 
     if ready:
@@ -168,7 +175,7 @@ def _closest(shapes: Shapes, files: Workspace) -> tuple[Shape, Findings]:
 
 def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple[str, ...]) -> PartVerdict:
     """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
-    undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
+    undone = [shape.name for shape, findings in ready if Found.BEFORE in _upstreams(findings)]
     if undone:
         proof = merged.reason or "one shape matches the overlay's result"
         cause = f"it seems merged upstream ({proof}), yet the code still matches the {undone[0]} layout"

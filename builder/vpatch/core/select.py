@@ -77,7 +77,8 @@ _BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally"
 
 
 @cache
-def _header(code: str) -> ast.AST:
+def header_node(code: str) -> ast.AST:
+    """Parse a header, written without its colon; raises SyntaxError."""
     match code.partition(" ")[0]:
         case "try":
             return ast.parse("try: ...\nfinally: ...").body[0]
@@ -93,13 +94,13 @@ def _branches(source: Source, owner: Spot, header: str) -> Iterator[Spot]:
     word = header.partition(" ")[0]
     if word == "except":
         for step, child in steps(owner.node, ["handlers"]):
-            if same_header(_header(header), child):
+            if same_header(header_node(header), child):
                 yield Spot((*owner.path, step), child)
         return
     body = getattr(owner.node, _BRANCHES[word], None)
     if body and word != "finally" and source.is_elif(body[0]):
         spot = Spot((*owner.path, ("orelse", 0)), body[0])
-        if word == "elif" and same_header(_header(header), body[0]):
+        if word == "elif" and same_header(header_node(header), body[0]):
             yield spot
         else:
             yield from _branches(source, spot, header)
@@ -112,7 +113,7 @@ def _inner(source: Source, owner: Spot, header: str) -> Iterator[Spot]:
         yield from _branches(source, owner, header)
         return
     for spot in source.block(owner):
-        same_kind = isinstance(spot.node, ast.Try) if header == "try" else same_header(_header(header), spot.node)
+        same_kind = isinstance(spot.node, ast.Try) if header == "try" else same_header(header_node(header), spot.node)
         if same_kind:
             yield spot
 
@@ -130,7 +131,7 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
         inner = [spot for owner in found for spot in _inner(source, owner, header)]
         if not inner:
             raise Lost(
-                f"no block `{header}:` directly in it", nearest(source, found, f"{header}: ...", _header(header))
+                f"no block `{header}:` directly in it", nearest(source, found, f"{header}: ...", header_node(header))
             )
         found = inner
     return found

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vpatch.core import nesting
 from vpatch.core.edits.definitions import AddFunction
+from vpatch.core.edits.hunk import shown
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.patch import Patch
 from vpatch.core.edits.reading import filled, read, substituted
+from vpatch.core.parse import end_line, first_line
+from vpatch.core.select import header_node
+from vpatch.core.syntax import DEFINITIONS
 
 if TYPE_CHECKING:
     from vpatch.core.overlay import Edit
 
 # The slash before a header; a division has no such word behind it.
 _STEP = re.compile(r" / (?=(?:if|elif|else|for|async|while|with|try|except|finally|match|case)\b)")
+_NAME = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
 _DEFINES = re.compile(r"(?:@|def |class |async def )")
+
+
+class Malformed(ValueError):
+    """A hunk that cannot be read; `line` is the index of its address among the lines of the text."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 def hunks(
@@ -42,36 +56,84 @@ def hunks(
         names: the code of metavariables.
 
     Raises:
-        ValueError: a hunk cannot be read; the message names its address and says why.
+        Malformed: a hunk cannot be read; the message names its address and says why.
     """
     patches: list[Patch] = []
-    for address, body in _sections(text):
+    for line, address, body in _sections(text):
         name, *within = (filled(substituted(word.strip(), {}), dict(names)) for word in _STEP.split(f" {address}"))
-        added = [line for line in body.split("\n") if line.strip()]
-        only = all(line.startswith("+") for line in added)
-        new = "\n".join(line[1:] for line in body.split("\n"))
-        if name == "import" and only:
-            yield from (EnsureImport(file, line) for line in new.strip().split("\n"))
-            continue
         place = ".".join(filter(None, (scope, name)))
-        if only and _DEFINES.match(new):
-            yield AddFunction(file, place, filled(substituted(new, {}), dict(names)), uses)
-            continue
         try:
-            read(body, names)
+            _check(name, within)
+            coming = _coming(body)
+            if name == "import" and coming:
+                yield from _imports(file, coming)
+            elif coming and _DEFINES.match(coming):
+                code = filled(substituted(coming, {}), dict(names))
+                yield from (AddFunction(file, place, one, uses) for one in _definitions(code))
+            else:
+                read(body, names)
+                patches.append(Patch(file, place, body, names, within=(*headers, *within), count=count, uses=uses))
         except ValueError as error:
-            raise ValueError(f"{file}{f' ({place})' if place else ''}: {error}") from error
-        patches.append(Patch(file, place, body, names, within=(*headers, *within), count=count, uses=uses))
-    coming = {patch: tuple(ast.dump(item.new) for item in patch.hunk.every if item.old is None) for patch in patches}
+            raise Malformed(f"{file}{f' ({place})' if place else ''}: {error}", line) from error
+    coming_of = {patch: tuple(ast.dump(item.new) for item in patch.hunk.every if item.old is None) for patch in patches}
     for patch in patches:
         others = tuple(
-            one for other in patches if other is not patch and other.scope == patch.scope for one in coming[other]
+            one for other in patches if other is not patch and other.scope == patch.scope for one in coming_of[other]
         )
         yield replace(patch, beside=others)
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
+def _sections(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the address of each hunk, with the index of its line, and the lines of the hunk."""
+    line = 0
     for section in re.split(r"^@@", f"\n{text}", flags=re.MULTILINE):
         address, _, body = section.partition("\n")
         if body.strip("\n"):
-            yield address.strip(), body.strip("\n")
+            yield max(line - 1, 0), address.strip(), body.strip("\n")
+        line += section.count("\n")
+
+
+def _check(name: str, headers: Iterable[str]) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"`{shown(name)}` is no qualified name of a function or class")
+    for header in headers:
+        try:
+            header_node(header)
+        except SyntaxError as error:
+            raise ValueError(f"`{shown(header)}` is no header of a statement") from error
+
+
+def _coming(body: str) -> str:
+    """Return the code of a hunk whose lines all come; "" of any other."""
+    lines = body.split("\n")
+    return (
+        "\n".join(line[1:] for line in lines) if all(line.startswith("+") or not line.strip() for line in lines) else ""
+    )
+
+
+def _imports(file: str, code: str) -> Iterator[EnsureImport]:
+    lines = code.split("\n")
+    for node in _parsed(code):
+        statement = "\n".join(lines[first_line(node) - 1 : end_line(node)])
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            raise ValueError(f"`{shown(statement)}` is no import")
+        yield EnsureImport(file, statement)
+
+
+def _definitions(code: str) -> Iterator[str]:
+    """Yield the code of each definition, with the comments above it."""
+    lines, begin = code.split("\n"), 0
+    for node in _parsed(code):
+        if not isinstance(node, DEFINITIONS):
+            raise ValueError(f"`{shown(lines[first_line(node) - 1])}` comes beside a definition, without context")
+        yield "\n".join(lines[begin : end_line(node)]).strip("\n")
+        begin = end_line(node)
+
+
+def _parsed(code: str) -> list[ast.stmt]:
+    try:
+        return nesting.parse(code).body
+    except nesting.Unparsable as error:
+        raise ValueError(str(error)) from error
+    except SyntaxError as error:
+        raise ValueError(f"not valid Python: {error.msg}: `{shown((error.text or '').strip())}`") from error

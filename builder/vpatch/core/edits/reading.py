@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from vpatch.core import nesting
 from vpatch.core.edits.hunk import Aligned, Hunk, shown
 from vpatch.core.edits.within import expressible, header_differs
 from vpatch.core.matching import META, is_hole
@@ -53,6 +54,8 @@ def read(text: str, names: tuple[tuple[str, str], ...] = ()) -> Hunk:
     before, after = _sides(rows, dict(names), edges)
     kept = {k for k in used if rows[k][0] == " "}
     top, bottom = any(k < used[0] for k in edges), any(k > used[-1] for k in edges)
+    if free := _variables(after.body) - _variables(before.body):
+        raise ValueError(f"nothing binds `{shown(min(free))}`")
     if swap := _expressions(before.body, after.body):
         if ast.dump(swap[0]) == ast.dump(swap[1]):
             comment = any(row[0] == "+" and row[1:].lstrip().startswith("#") for row in rows)
@@ -62,8 +65,6 @@ def read(text: str, names: tuple[tuple[str, str], ...] = ()) -> Hunk:
         raise ValueError("lines that come need a line of context, or are a function, a class or an import")
     items = _Alignment(before, after, kept, {k for k, row in enumerate(rows) if row[0] == "+"}).items()
     hunk = Hunk(tuple(before.body), tuple(after.body), items, top, bottom, before.lines, after.lines)
-    if free := _variables(after.body) - _variables(before.body):
-        raise ValueError(f"nothing binds `{shown(min(free))}`")
     if all(item.stays and not item.changes for item in hunk.every):
         raise ValueError("nothing changes")
     return hunk
@@ -93,6 +94,8 @@ def _sides(rows: Sequence[str], names: Mapping[str, str], edges: Collection[int]
             return [_Side(rows, signs, names, edges, gap) for signs in (" -", " +")]
         except SyntaxError as error:
             first = error if gap is None else first
+        except nesting.Unparsable as error:
+            raise ValueError(str(error)) from error
     line = (first.text or "").strip()
     raise ValueError(f"not valid Python once the signs are taken off: {first.msg}: `{shown(line)}`")
 
@@ -114,7 +117,7 @@ class _Side:
         ]
         self.rows = [k for k, _ in numbered]
         self.lines = tuple(f"{line}\n" for _, line in numbered)
-        self.body = ast.parse("".join(self.lines)).body
+        self.body = nesting.parse("".join(self.lines)).body
 
     def of(self, node: Any) -> set[int]:
         """Return the rows of a statement, handler or case."""

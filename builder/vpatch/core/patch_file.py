@@ -1,0 +1,246 @@
+"""Patch files, `NAME.vpatch`: an overlay as data. To read one runs nothing of it.
+
+    Format: 1
+    Subject: Bound the index of a state
+    Upstream: vllm-project/vllm#50021
+    Base: 0.20.2
+
+    --- vllm/model_executor/layers/fla/ops/fused_recurrent.py
+    @@ fused_recurrent_gated_delta_rule_fwd_kernel / if USE_INITIAL_STATE
+     index = load(indices)
+    +index = min(index, last)
+     state = load(states + index)
+
+The fields of the head are those of Debian's DEP-3, as far as it has them: a line that begins with a space goes on with
+the field above, and ` .` is an empty line. Below the head, `--- PATH` begins the hunks of a module, and `+++ PATH` the
+lines of a new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vpatch.core import nesting
+from vpatch.core.edits.address import Malformed, hunks
+from vpatch.core.edits.definitions import AddFile
+from vpatch.core.overlay import Edit, Overlay, Part
+from vpatch.core.verdict import State
+
+SUFFIX = ".vpatch"
+PART = "patch"
+"""The name of the one part: all of a patch file is applied, or nothing."""
+FORMAT = "1"
+_MOST = 1 << 20  # bytes: the largest module of vLLM has as many
+
+_FIELD = re.compile(r"([A-Z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*): (\S.*)")
+_FILE = re.compile(r"(---|\+\+\+)(?: (.*))?")
+_MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
+_LINK = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+", re.ASCII)
+_SPAN = re.compile(rf"(\S+?)(?:-(\S+))? ({'|'.join(State)})")
+_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a patch file does to one module.
+
+    Attributes:
+        path: the module.
+        new: whether it comes; else it changes.
+        text: the hunks, or the lines of the new module, each with a + before it.
+        line: the number of the line above `text`.
+    """
+
+    path: str
+    new: bool
+    text: str
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class PatchFile:
+    """A patch file; `str` of it is its text.
+
+    Attributes:
+        head: the value of each field, in order.
+        sections: its changes.
+    """
+
+    head: Mapping[str, str]
+    sections: tuple[Section, ...]
+
+    def __str__(self) -> str:
+        fields = (f"{name}: {_folded(value)}\n" for name, value in self.head.items())
+        changes = (f"{'+++' if one.new else '---'} {one.path}\n{one.text}" for one in self.sections)
+        return "".join([*fields, "\n", *changes])
+
+
+def parse(data: bytes) -> PatchFile:
+    """Parse a patch file.
+
+    Raises:
+        ValueError: it is none, or of a newer format; the message is one line that says where and why.
+    """
+    lines = _lines(data)
+    blank = lines.index("") if "" in lines else len(lines)
+    head = _head(lines[:blank])
+    sections: list[Section] = []
+    for number, line in enumerate(lines[blank + 1 :], blank + 2):
+        if found := _FILE.fullmatch(line):
+            path = found[2] or ""
+            if not _MODULE.fullmatch(path):
+                raise ValueError(f"line {number}: {path!r} is no Python module below vllm/")
+            if any(path == one.path for one in sections):
+                raise ValueError(f"line {number}: {path} has a section above, where all its hunks belong")
+            sections.append(Section(path, found[1] == "+++", "", number))
+        elif not sections:
+            raise ValueError(f"line {number}: below the head, `--- PATH` or `+++ PATH` begins each file")
+        else:
+            last = sections.pop()
+            sections.append(Section(last.path, last.new, f"{last.text}{line}\n", last.line))
+    if not sections:
+        raise ValueError("it changes nothing: there is no line `--- PATH`")
+    return PatchFile(head, tuple(sections))
+
+
+def overlay_of(patch: PatchFile) -> Overlay:
+    """Return the overlay that a patch file describes.
+
+    Raises:
+        ValueError: a hunk cannot be read; the message is one line that says where and why.
+    """
+    head = patch.head
+    edits = [edit for section in patch.sections for edit in _edits(section)]
+    return Overlay(
+        head["Subject"],
+        (Part(PART, {head["Base"]: edits}),),
+        _links(head["Upstream"]) if "Upstream" in head else (),
+        _releases(head["Releases"]) if "Releases" in head else {},
+    )
+
+
+def explanation(patch: PatchFile) -> str:
+    """Return why the patch exists, and when it is to be dropped, for users."""
+    until = patch.head.get("Drop-When")
+    return "\n\n".join(filter(None, [patch.head.get("Description", ""), until and f"Drop it when: {until}"]))
+
+
+def _lines(data: bytes) -> list[str]:
+    if len(data) > _MOST:
+        raise ValueError(f"it has {len(data):,} bytes, more than {_MOST:,}")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ValueError(f"line {line}: it is not UTF-8") from error
+    if wrong := _CONTROL.search(text):
+        line = text.count("\n", 0, wrong.start()) + 1
+        raise ValueError(f"line {line}: it has the control character {wrong[0]!r}; lines end with a line feed alone")
+    if not text.endswith("\n"):
+        raise ValueError("its last line has no end: is all of it there?")
+    return text.split("\n")[:-1]
+
+
+def _head(lines: list[str]) -> dict[str, str]:
+    fields: list[tuple[int, str, str]] = []
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line != f"Format: {FORMAT}":
+            newer = line.startswith("Format: ")
+            cause = f"this vpatch reads format {FORMAT}, not `{line}`" if newer else f"`Format: {FORMAT}` comes first"
+            raise ValueError(f"line 1: {cause}")
+        if fields and line.startswith(" ") and line.strip():
+            first, name, value = fields.pop()
+            fields.append((first, name, f"{value}\n{'' if line == ' .' else line[1:]}"))
+        elif found := _FIELD.fullmatch(line):
+            fields.append((number, found[1], found[2]))
+        else:
+            raise ValueError(f"line {number}: the head has lines `Field: value`, and ends with an empty line")
+    head: dict[str, str] = {}
+    for number, name, value in fields:
+        if name not in _FIELDS:
+            raise ValueError(f"line {number}: no field is called {name}; there are {', '.join(_FIELDS)}")
+        if name in head:
+            raise ValueError(f"line {number}: the head has {name} above")
+        try:
+            _FIELDS[name](value)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {name}: {error}") from error
+        head[name] = value
+    if lacking := [name for name in _NEEDED if name not in head]:
+        raise ValueError(f"line {len(lines)}: the head lacks {', '.join(lacking)}")
+    return head
+
+
+def _folded(value: str) -> str:
+    first, *more = value.split("\n")
+    return "\n".join([first, *(f" {line or '.'}" for line in more)])
+
+
+def _version(text: str) -> str:
+    from packaging.version import Version
+
+    try:
+        Version(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no version") from error
+    return text
+
+
+def _links(text: str) -> tuple[str, ...]:
+    links = tuple(re.split(r",\s*", text))
+    if wrong := next((link for link in links if not _LINK.fullmatch(link)), None):
+        raise ValueError(f"{wrong!r} is not written owner/repository#number")
+    return links
+
+
+def _releases(text: str) -> dict[str, str]:
+    """Return the state that each span of releases has, by its specifier."""
+    found = {}
+    for span in re.split(r",\s*", text):
+        if not (match := _SPAN.fullmatch(span)):
+            raise ValueError(f"{span!r} is not written `0.30.0-0.31.0 pending`; a state is one of {', '.join(State)}")
+        first, last = _version(match[1]), match[2] and _version(match[2])
+        found[f">={first},<={last}" if last else f"=={first}"] = match[3]
+    return found
+
+
+_FIELDS: Mapping[str, Callable[[str], object]] = {
+    "Format": str,
+    "Subject": str,
+    "Description": str,
+    "Upstream": _links,
+    "Base": _version,
+    "Drop-When": str,
+    "Releases": _releases,
+}
+_NEEDED = ("Subject", "Base")
+
+
+def _edits(section: Section) -> Iterator[Edit]:
+    where = section.line + 1
+    rows = section.text.splitlines()
+    if section.new:
+        if wrong := next((k for k, row in enumerate(rows) if row and row[0] != "+"), None):
+            raise ValueError(f"line {where + wrong}: each line of a new module begins with +, not as `{rows[wrong]}`")
+        yield _new_module(section, "".join(f"{row[1:]}\n" for row in rows).rstrip("\n") + "\n")
+        return
+    first = next((k for k, row in enumerate(rows) if row.strip()), 0)
+    if not rows or not rows[first].startswith("@@"):
+        raise ValueError(f"line {where + first}: a hunk begins with a line `@@ ADDRESS`")
+    try:
+        yield from hunks(section.path, "", (), section.text)
+    except Malformed as error:
+        raise ValueError(f"line {where + error.line}: {error}") from error
+
+
+def _new_module(section: Section, text: str) -> AddFile:
+    try:
+        nesting.parse(text)
+    except (nesting.Unparsable, SyntaxError, ValueError) as error:
+        raise ValueError(f"line {section.line}: {section.path} is not Python: {error}") from error
+    try:
+        return AddFile(section.path, text)
+    except ValueError as error:
+        raise ValueError(f"line {section.line}: {error}") from error

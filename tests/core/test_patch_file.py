@@ -1,0 +1,188 @@
+"""Patch files: what one means, that to read and write it again changes no byte, and what is none."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vpatch.core.overlay import Catalogued, declared
+from vpatch.core.patch_file import explanation, overlay_of, parse
+from vpatch.core.verdict import State
+
+from tests.snippets import applied, module, names_of_fragments, unmarked, verdict
+
+__all__ = ["names_of_fragments"]
+
+PATCH = """\
+Format: 1
+Subject: Optional telemetry must not fail a transfer
+Description: The thread that sends it may be gone.
+ .
+   It then raises `queue.Full`.
+Upstream: vllm-project/vllm#58038, vllm-project/vllm#58039
+Base: 0.31.0
+Drop-When: #58038 is in the base image
+Releases: 0.30.0-0.31.0 pending, 0.33.0 drifted
+
+--- vllm/m.py
+@@ import
++from vllm._vpatch.counts import count
+@@ f / if a
+-log(a)
++log(count(a))
+@@
++class Sent:
++    at = 0
+
++
++def sends(a): return a
+
++++ vllm/_vpatch/counts.py
++def count(a):
++
++    return a
+"""
+BEFORE = """\
+import os
+
+def f(a, b):
+    if a:
+        log(a)
+    return b
+"""
+
+
+def catalogued(text: str) -> Catalogued:
+    patch = parse(text.encode())
+    return Catalogued("demo", overlay_of(patch), explanation(patch))
+
+
+def test_a_patch_file_is_an_overlay() -> None:
+    item = catalogued(PATCH)
+    overlay = item.overlay
+
+    assert overlay.summary == "Optional telemetry must not fail a transfer"
+    assert overlay.upstream == ("vllm-project/vllm#58038", "vllm-project/vllm#58039")
+    assert item.why == (
+        "The thread that sends it may be gone.\n\n  It then raises `queue.Full`.\n\n"
+        "Drop it when: #58038 is in the base image"
+    )
+    declares = [declared(tuple(overlay.releases.items()), release)[0] for release in ("0.29.0", "0.30.1", "0.33.0")]
+    assert declares == [None, State.PENDING, State.DRIFTED]
+
+    new = applied(module(BEFORE), item)
+    assert {file: data.decode() for file, data in new.items()} == {
+        "vllm/m.py": "import os\nfrom vllm._vpatch.counts import count  # vpatch: demo\n\ndef f(a, b):\n    if a:\n"
+        "        log(count(a))  # vpatch: demo\n    return b\n\n\nclass Sent:  # vpatch: demo\n    at = 0\n\n\n"
+        "def sends(a): return a  # vpatch: demo\n",
+        "vllm/_vpatch/counts.py": "# vpatch: demo\ndef count(a):\n\n    return a\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [
+        (
+            "from n import count\nclass Sent: at = 0\ndef sends(a): return a\ndef f(a, b):\n  if a: log(count(a))\n",
+            State.MERGED,
+        ),
+        ("class Sent: at = 0\ndef sends(a): return a\ndef f(a, b):\n  if a:\n    log(count(a))\n", State.MERGED),
+        ("class Sent: at = 0\ndef f(a, b):\n  if a:\n    log(count(a))\n", State.PENDING),
+        ("def f(a, b):\n  while a:\n    log(a)\n", State.DRIFTED),
+    ],
+)
+def test_upstreams_imports_and_files_may_be_others(source: str, state: State) -> None:
+    """The code decides whether a patch is merged: neither the companion nor its import is upstream's."""
+    found = verdict(module(source), catalogued(PATCH))
+    assert found.state is state, found.because
+
+
+def test_what_it_makes_is_upstreams_without_the_marks() -> None:
+    item = catalogued(PATCH)
+    assert verdict(unmarked(applied(module(BEFORE), item)), item).state is State.MERGED
+
+
+LINES = [*PATCH.splitlines(), " .", " x", "  ", "", "---", "+++ vllm/a/b.py", "+", "@@ f / while x", "\t", "Format: 2"]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=8), st.integers(0, 12), st.integers(0, 30))
+def test_written_again_it_is_the_same_text(drawn: list[str], at: int, end: int) -> None:
+    """Of whatever is a patch file; the lines of one are mixed with others."""
+    lines = PATCH.splitlines()
+    text = "".join(f"{line}\n" for line in [*lines[:at], *drawn, *lines[min(at, end) :]])
+    with suppress(ValueError):
+        assert str(parse(text.encode())) == text
+
+
+HEAD, CHANGES = PATCH.split("\n\n", 1)
+HUNKS = CHANGES.split("\n", 1)[1].split("+++")[0]
+NEW = "line 24: vllm/_vpatch/counts.py"
+IN_F = "line 14: vllm/m.py (f): "
+BAD = {
+    "newer": ("Format: 1", "Format: 2", "line 1: this vpatch reads format 1, not `Format: 2`"),
+    "no format": ("Format: 1\n", "", "line 1: `Format: 1` comes first"),
+    "unknown field": ("Base", "Onto", "line 7: no field is called Onto; there are Format, "),
+    "a field twice": ("Base: 0.31.0", "Subject: x", "line 7: the head has Subject above"),
+    "no field": ("Base: 0", "Base:0", "line 7: the head has lines `Field: value`, and ends"),
+    "no empty line": ("\n\n", "\n", "line 10: the head has lines `Field: value`, and ends"),
+    "lacking": ("Base: 0.31.0\n", "", "line 8: the head lacks Base"),
+    "no version": ("Base: 0.31.0", "Base: newest", "line 7: Base: 'newest' is no version"),
+    "a link": (", vllm-project/vllm", ", ", "line 6: Upstream: '#58039' is not written owner/repository#number"),
+    "releases": (" drifted", ": drifted", "line 9: Releases: '0.33.0:' is no version"),
+    "a state": (" drifted", " broken", "line 9: Releases: '0.33.0 broken' is not written `0.30.0-0.31.0 pending`"),
+    "nothing": (CHANGES, "", "it changes nothing: there is no line `--- PATH`"),
+    "no files": ("--- vllm/m.py\n", "", "line 11: below the head, `--- PATH` or `+++ PATH` begins each file"),
+    "a line diff": ("--- vllm", "--- a/vllm", "line 11: 'a/vllm/m.py' is no Python module below vllm/"),
+    "outside": ("vllm/m.py", "vllm/../m.py", "line 11: 'vllm/../m.py' is no Python module below vllm/"),
+    "absolute": ("vllm/m.py", "/vllm/m.py", "line 11: '/vllm/m.py' is no Python module below vllm/"),
+    "no module": ("vllm/m.py", "vllm/m.json", "line 11: 'vllm/m.json' is no Python module below vllm/"),
+    "no path": ("--- vllm/m.py", "---", "line 11: '' is no Python module below vllm/"),
+    "a file twice": ("+++ vllm/_vpatch/counts", "--- vllm/m", "line 24: vllm/m.py has a section above"),
+    "no address": ("@@ import\n", "", "line 12: a hunk begins with a line `@@ ADDRESS`"),
+    "no hunks": (HUNKS, "", "line 12: a hunk begins with a line `@@ ADDRESS`"),
+    "line numbers": (
+        "@@ f / if a",
+        "@@ -1,2 +1,2 @@ f",
+        "line 14: vllm/m.py (-1,2 +1,2 @@ f): `-1,2 +1,2 @@ f` is no qu",
+    ),
+    "no header": ("/ if a", "/ if a b", f"{IN_F}`if a b` is no header of a statement"),
+    "no sign": ("-log(a)", "log(a)", f"{IN_F}a line of a hunk begins with a space, - or +, not as `log(a)`"),
+    "nothing changes": ("+log(count(a))", "+log(a)", f"{IN_F}nothing changes"),
+    "a free name": ("count(a))", "$X)", f"{IN_F}nothing binds `$X`"),
+    "no Python": ("-log(a)", "-log(a", f"{IN_F}not valid Python once the signs are taken off: "),
+    "no import": (
+        "+from vllm._vpatch.counts import count",
+        "+x = 1",
+        "line 12: vllm/m.py (import): `x = 1` is no import",
+    ),
+    "no definition": ("    at = 0", "x = 1", "line 17: vllm/m.py: not valid Python: expected an indented block"),
+    "code beside one": ("+def sends(a): ", "+", "line 17: vllm/m.py: `return a` comes beside a definition"),
+    "new: no sign": ("+    return a\n", "    return a\n", "line 27: each line of a new module begins with +, not as `"),
+    "new: no Python": ("+def count(a)", "+def count(a", f"{NEW} is not Python: '(' was never closed"),
+    "new: upstream's": ("_vpatch/counts.py", "x.py", "line 24: vllm/x.py is not below vllm/_vpatch/"),
+    "deep": ("+log(count(a))", f"+{'(' * 500}a{')' * 500}", f"{IN_F}not valid Python: too many nested parentheses"),
+    "chained": ("+log(count(a))", f"+a{'.b' * 1500}", f"{IN_F}not valid Python: nested too deeply"),
+    "CR": ("@@\n", "@@\r\n", "line 17: it has the control character '\\r'; lines end with a line feed alone"),
+    "NUL": ("-log", "-\0", "line 15: it has the control character '\\x00'"),
+    "cut": ("    return a\n", "    return a", "its last line has no end: is all of it there?"),
+    "empty": (PATCH, "", "its last line has no end: is all of it there?"),
+    "large": ("+\n", "+\n" * (1 << 20), "bytes, more than 1,048,576"),
+    "10,000 lines": ("-log(a)\n+log(count(a))\n", " log(a)\n" * 10_000, f"{IN_F}nothing changes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_patch_file(name: str) -> None:
+    old, new, message = BAD[name]
+    assert old in PATCH
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        catalogued(PATCH.replace(old, new, 1) if name != "cut" else PATCH[:-1])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_patch_file_is_text_in_utf_8() -> None:
+    with pytest.raises(ValueError, match="line 2: it is not UTF-8"):
+        parse("Format: 1\nSubject: für\n".encode("latin-1"))
