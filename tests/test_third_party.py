@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,61 +13,78 @@ from tests.hybrid import INTERFACE
 from tests.matrix.git_server import git
 from tests.needs import need
 from tests.processes import UNWATCHED
+from tests.run.conftest import install
 
-SOURCE = Path(__file__).with_name("third_party")
-OURS, THEIRS = "turboquant-hybrid", "machine-names"
+OURS, THEIRS, PATCH = "turboquant-hybrid", "machine-names", "i586-machines"
 COMPANION = "vllm/_vpatch/machine_names.py"
 PACKAGE = "vpatch_machine_names"
 
 
-def install(source: Path, target: Path) -> None:
-    """Build and install a distribution into a folder, with the build tools of this environment."""
-    options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run([uv, "pip", "install", *options, "--target", target, source], check=True)
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("third-party")
-    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    install(folder / "source", folder / "target")
-    return folder / "target"
-
-
 @pytest.fixture
-def here(vpatch: Program, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+def here(vpatch: Program, third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """Run the program in this process, which then has both distributions."""
 
     def run(*arguments: str | Path) -> Ran:
         with monkeypatch.context() as patch:
             patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-            patch.syspath_prepend(str(installed))
+            patch.syspath_prepend(str(third_party))
             return vpatch(*arguments)
 
     return run
 
 
-def test_their_overlay_alone(here: Program, process: Process, installed: Path, linked: Trees, slim: Trees) -> None:
+def test_theirs_are_listed_and_explained(here: Program, process: Process, third_party: Path) -> None:
     listed = {item["id"]: item for item in here("list", "--json").json["overlays"]}
-    assert listed[THEIRS]["origin"] == "vpatch-machine-names 1.2.3"
+    assert [listed[name]["origin"] for name in (THEIRS, PATCH)] == ["vpatch-machine-names 1.2.3"] * 2
     assert listed[OURS]["origin"].startswith("vpatch ")
-    shown = process("show", THEIRS, env={**UNWATCHED, "PYTHONPATH": str(installed)}).out
+    env = {**UNWATCHED, "PYTHONPATH": str(third_party)}
     why = "Why\n  Know a machine by its other names, too.\n\n  Debian says"
-    assert f"From vpatch-machine-names 1.2.3.\n\n{why}" in shown
+    assert f"From vpatch-machine-names 1.2.3.\n\n{why}" in process("show", THEIRS, env=env).out
+    shown = process("show", PATCH, env=env).out
+    assert "Why\n  Some builds of Linux for x86 name the machine after the\n  processor that" in shown
+    assert "Releases\n  vLLM >=0.20.0,<=0.21.0: pending\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("theirs", "line", "added"),
+    [
+        (THEIRS, "machine = machine_name(platform.machine())  # vpatch: machine-names\n", [COMPANION]),
+        (PATCH, 'if machine in ("x86_64", "amd64", "i386", "i586", "i686"):  # vpatch: i586-machines\n', []),
+    ],
+)
+def test_their_overlay_alone(
+    here: Program, linked: Trees, slim: Trees, theirs: str, line: str, added: list[str]
+) -> None:
+    """A module, or a patch file."""
     tree = linked("0.20.2")
+    named = ("--overlay", theirs)
 
-    ran = here("apply", tree, "--overlay", THEIRS, "--json")
+    rows = here("matrix", "--tree", tree, *named, "--json").json["rows"]
+    ran = here("apply", tree, *named, "--json")
 
+    assert [(cell["id"], cell["state"], cell["problems"]) for cell in rows[0]["overlays"]] == [(theirs, "pending", [])]
     assert (ran.code, ran.err) == (0, "")
-    assert ran.json["changed"] == ["vllm-0.20.2.dist-info/RECORD", COMPANION, INTERFACE]
-    assert "machine = machine_name(platform.machine())  # vpatch: machine-names\n" in (tree / INTERFACE).read_text()
-    both = ("--overlay", THEIRS, "--overlay", OURS)
-    states = {i["id"]: i["state"] for i in here("status", tree, "--json", *both).json["overlays"]}
-    assert states == {THEIRS: "applied", OURS: "pending"}
-    assert here("verify", tree, "--overlay", THEIRS).code == 0
-    assert here("revert", tree, "--overlay", THEIRS).code == 0
+    assert ran.json["changed"] == ["vllm-0.20.2.dist-info/RECORD", *added, INTERFACE]
+    assert line in (tree / INTERFACE).read_text()
+    states = {i["id"]: i["state"] for i in here("status", tree, "--json", *named, "--overlay", OURS).json["overlays"]}
+    assert states == {theirs: "applied", OURS: "pending"}
+    assert here("apply", tree, *named, "--json").json["changed"] == []
+    assert here("verify", tree, *named).code == 0
+    assert here("revert", tree, *named).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+def test_a_patch_file_is_run(process: Process, slim: Trees, third_party: Path, tmp_path: Path) -> None:
+    """A plan that was remembered is made again once the file has changed."""
+    theirs = shutil.copytree(third_party, tmp_path / "theirs")
+    installed = install(tmp_path, slim("0.20.2"))
+    shows = f"import sys; print([open(f'{{top}}/{INTERFACE}').read() for top in sys.path if '/cache/' in top][0])"
+    words = ("run", "--cache", installed.cache, "--overlay", PATCH, "--", installed.python, "-c", shows)
+    file = theirs / PACKAGE / f"{PATCH}.vpatch"
+    for name in ("i586", "i586", "geode"):
+        file.write_text(file.read_text().replace('i586",', f'{name}",'))
+        ran = process(*words, env={**UNWATCHED, "PYTHONPATH": str(theirs)})
+        assert f'"i386", "{name}", "i686"):  # vpatch: {PATCH}\n' in ran.out, ran.err
 
 
 GONE = [{"id": THEIRS, "files": [COMPANION, INTERFACE]}]

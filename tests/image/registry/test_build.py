@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import docker
 import pytest
@@ -47,6 +48,19 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, base: Base) -> None:
     assert [tests[name]["ok"] for name in ("files", "compile", "bytecode", "record")] == [True] * 4
     assert tests["interpreter"] == {"name": "interpreter", "ok": None, "because": "needs a container"}
     assert tests["probe turboquant_skip_list"]["ok"] is None
+
+
+def test_a_patch_file_of_a_package_is_built(
+    vpatch: Program, registry: str, base: Base, third_party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(third_party))
+    named = ("--overlay", "i586-machines")
+    ran = vpatch("build", "--registry", "--base", base.name, *named, "--tag", f"{registry}/me/theirs:one", "--json")
+
+    assert ran.code == 0, ran.err
+    assert {test["name"]: test["ok"] for test in ran.json["tests"]}["files"]
+    overlays = vpatch("inspect", ran.json["image"]["ref"], "--json").json["overlays"]
+    assert [(one["id"], one["state"]) for one in overlays] == [("i586-machines", "applied")]
 
 
 @pytest.mark.deep
