@@ -104,15 +104,20 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     return make
 
 
+def install_into(target: Path, source: Path) -> None:
+    """Build and install a distribution into a folder, with the build tools of this environment."""
+    options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "pip", "install", *options, "--target", target, source], check=True)
+
+
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with somebody else's distribution of overlays: a module, and a patch file. Do not modify it."""
     top = tmp_path_factory.mktemp("third-party")
     source = Path(__file__).with_name("third_party")
     shutil.copytree(source, top / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run([uv, "pip", "install", *options, "--target", top / "target", top / "source"], check=True)
+    install_into(top / "target", top / "source")
     return top / "target"
 
 

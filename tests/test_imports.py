@@ -46,7 +46,8 @@ CORE = (
     ("calls", "landing.companions"),
     ("landing.lookup",),
     ("landing.fit",),
-    ("edits", "predicates", "judge", "landing.check", "landing"),
+    ("edits", "predicates", "landing.check", "landing"),
+    ("judge", "patch_file"),
     ("authoring", "engine", "catalogue"),
 )
 

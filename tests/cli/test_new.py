@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Program
+from tests.conftest import Program, install_into
 from tests.releases import tree_of
-from tests.test_third_party import install
 
 RELEASE = "0.20.2"
 
@@ -52,7 +51,7 @@ def test_what_it_writes_compiles(project: Path) -> None:
 def test_the_tests_pass(project: Path) -> None:
     """The project is installed where an environment that has vpatch finds it."""
     installed = project.parent / "installed"
-    install(project, installed)
+    install_into(installed, project)
     release = project.parent / "caches/vpatch/releases" / RELEASE
     release.parent.mkdir(parents=True, exist_ok=True)
     release.symlink_to(tree_of(RELEASE))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed, hunks
@@ -43,7 +44,7 @@ _CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
 
 
 @dataclass(frozen=True)
-class Section:
+class ModuleChange:
     """What a patch file does to one module.
 
     Attributes:
@@ -65,15 +66,15 @@ class PatchFile:
 
     Attributes:
         head: the value of each field, in order.
-        sections: its changes.
+        changes: its changes.
     """
 
     head: Mapping[str, str]
-    sections: tuple[Section, ...]
+    changes: tuple[ModuleChange, ...]
 
     def __str__(self) -> str:
         fields = (f"{name}: {_folded(value)}\n" for name, value in self.head.items())
-        changes = (f"{'+++' if one.new else '---'} {one.path}\n{one.text}" for one in self.sections)
+        changes = (f"{'+++' if one.new else '---'} {one.path}\n{one.text}" for one in self.changes)
         return "".join([*fields, "\n", *changes])
 
 
@@ -85,24 +86,19 @@ def parse(data: bytes) -> PatchFile:
     """
     lines = _lines(data)
     blank = lines.index("") if "" in lines else len(lines)
-    head = _head(lines[:blank])
-    sections: list[Section] = []
-    for number, line in enumerate(lines[blank + 1 :], blank + 2):
-        if found := _FILE.fullmatch(line):
-            path = found[2] or ""
-            if not _MODULE.fullmatch(path):
-                raise ValueError(f"line {number}: {path!r} is no Python module below vllm/")
-            if any(path == one.path for one in sections):
-                raise ValueError(f"line {number}: {path} has a section above, where all its hunks belong")
-            sections.append(Section(path, found[1] == "+++", "", number))
-        elif not sections:
-            raise ValueError(f"line {number}: below the head, `--- PATH` or `+++ PATH` begins each file")
-        else:
-            last = sections.pop()
-            sections.append(Section(last.path, last.new, f"{last.text}{line}\n", last.line))
-    if not sections:
-        raise ValueError("it changes nothing: there is no line `--- PATH`")
-    return PatchFile(head, tuple(sections))
+    head, below = _head(lines[:blank]), blank + 1
+    files = [(at, found[1], found[2] or "") for at in range(below, len(lines)) if (found := _FILE.fullmatch(lines[at]))]
+    if not files or files[0][0] > below:
+        raise ValueError(f"line {below + 1}: below the head, `--- PATH` or `+++ PATH` begins what changes")
+    changes: dict[str, ModuleChange] = {}
+    for (at, sign, path), (end, *_) in pairwise([*files, (len(lines), "", "")]):
+        if not _MODULE.fullmatch(path):
+            raise ValueError(f"line {at + 1}: {path!r} is no Python module below vllm/")
+        if path in changes:
+            raise ValueError(f"line {at + 1}: {path} is there above; all its hunks belong together")
+        text = "".join(f"{line}\n" for line in lines[at + 1 : end])
+        changes[path] = ModuleChange(path, sign == "+++", text, at + 1)
+    return PatchFile(head, tuple(changes.values()))
 
 
 def overlay_of(patch: PatchFile) -> Overlay:
@@ -112,7 +108,7 @@ def overlay_of(patch: PatchFile) -> Overlay:
         ValueError: a hunk cannot be read; the message is one line that says where and why.
     """
     head = patch.head
-    edits = [edit for section in patch.sections for edit in _edits(section)]
+    edits = [edit for change in patch.changes for edit in _edits(change)]
     return Overlay(
         head["Subject"],
         (Part(PART, {head["Base"]: edits}),),
@@ -218,29 +214,29 @@ _FIELDS: Mapping[str, Callable[[str], object]] = {
 _NEEDED = ("Subject", "Base")
 
 
-def _edits(section: Section) -> Iterator[Edit]:
-    where = section.line + 1
-    rows = section.text.splitlines()
-    if section.new:
+def _edits(change: ModuleChange) -> Iterator[Edit]:
+    where = change.line + 1
+    rows = change.text.splitlines()
+    if change.new:
         if wrong := next((k for k, row in enumerate(rows) if row and row[0] != "+"), None):
             raise ValueError(f"line {where + wrong}: each line of a new module begins with +, not as `{rows[wrong]}`")
-        yield _new_module(section, "".join(f"{row[1:]}\n" for row in rows).rstrip("\n") + "\n")
+        yield _new_module(change, "".join(f"{row[1:]}\n" for row in rows).rstrip("\n") + "\n")
         return
     first = next((k for k, row in enumerate(rows) if row.strip()), 0)
     if not rows or not rows[first].startswith("@@"):
         raise ValueError(f"line {where + first}: a hunk begins with a line `@@ ADDRESS`")
     try:
-        yield from hunks(section.path, "", (), section.text)
+        yield from hunks(change.path, "", (), change.text)
     except Malformed as error:
         raise ValueError(f"line {where + error.line}: {error}") from error
 
 
-def _new_module(section: Section, text: str) -> AddFile:
+def _new_module(change: ModuleChange, text: str) -> AddFile:
     try:
         nesting.parse(text)
     except (nesting.Unparsable, SyntaxError, ValueError) as error:
-        raise ValueError(f"line {section.line}: {section.path} is not Python: {error}") from error
+        raise ValueError(f"line {change.line}: {change.path} is not Python: {error}") from error
     try:
-        return AddFile(section.path, text)
+        return AddFile(change.path, text)
     except ValueError as error:
-        raise ValueError(f"line {section.line}: {error}") from error
+        raise ValueError(f"line {change.line}: {error}") from error
