@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,31 @@ def test_a_patch_file_is_run(process: Process, slim: Trees, third_party: Path, t
         file.write_text(file.read_text().replace('i586",', f'{name}",'))
         ran = process(*words, env={**UNWATCHED, "PYTHONPATH": str(theirs)})
         assert f'"i386", "{name}", "i686"):  # vpatch: {PATCH}\n' in ran.out, ran.err
+
+
+CHECK = """
+import sys
+from pathlib import Path
+from vpatch.testing import Case, State, check
+check(Case("0.20.2", State.PENDING), sys.argv[1], *map(Path, sys.argv[2:]))
+"""
+
+
+@pytest.mark.deep
+def test_what_a_patch_file_takes_is_recorded(slim: Trees, third_party: Path, tmp_path: Path) -> None:
+    """`check` asks for the list, as of any overlay."""
+    theirs = shutil.copytree(third_party, tmp_path / "theirs")
+    env = {**UNWATCHED, "PYTHONPATH": str(theirs)}
+
+    def checked(scratch: str) -> str:
+        (tmp_path / scratch).mkdir()
+        words = [sys.executable, "-c", CHECK, PATCH, slim("0.20.2"), tmp_path / scratch]
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=False).stderr
+
+    assert f"run `python -m vpatch.calls {PATCH} --release" in checked("first")
+    subprocess.run([sys.executable, "-m", "vpatch.calls", PATCH, "-r", slim("0.20.2")], env=env, check=True)
+    assert (theirs / PACKAGE / f"_calls/{PATCH}.json").exists()
+    assert checked("second") == ""
 
 
 GONE = [{"id": THEIRS, "files": [COMPANION, INTERFACE]}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,13 @@ def test_written_again_it_is_the_same_text(drawn: list[str], at: int, end: int) 
     text = "".join(f"{line}\n" for line in [*lines[:at], *drawn, *lines[min(at, end) :]])
     with suppress(ValueError):
         assert str(parse(text.encode())) == text
+
+
+@pytest.mark.parametrize(
+    "file", sorted(Path(__file__).parents[2].glob("[a-z]*/**/*.vpatch")), ids=lambda file: file.stem
+)
+def test_each_of_the_project_is_the_same_text(file: Path) -> None:
+    assert str(parse(file.read_bytes())) == file.read_text("utf-8")
 
 
 HEAD, CHANGES = PATCH.split("\n\n", 1)
