@@ -1,13 +1,15 @@
 """TurboQuant KV cache on hybrid models: Qwen3.5, Qwen3.6, Qwen3-Next, Jamba and the like.
 
-vLLM 0.20 refuses `--kv-cache-dtype turboquant_*` for models that mix attention with Mamba or linear attention. It
-need not: without boundary layers every attention layer has the same page, once the block size is computed from the
-packed slot that TurboQuant stores instead of from unquantized keys and values.
+vLLM 0.20 refuses `--kv-cache-dtype turboquant_*` for models that mix attention with Mamba or linear attention. Its
+boundary layers are one reason: TurboQuant leaves the first and the last layers of a model unquantized, so that
+attention layers have pages of two sizes. The block size is the other: it is computed from unquantized keys and values,
+and vLLM cannot make the pages of attention and of states equal. With the overlay, a hybrid model has no boundary
+layers, and its block size is computed from the packed slot that TurboQuant stores for a token.
 
-With speculative decoding, CUDA graphs of whole decode steps cannot be captured on 0.20: TurboQuant reads the length of
-each request from the device. `turboquant-mtp`, also a default overlay, has vLLM capture other graphs. Without it, a
-patched vLLM refuses to start with such graphs, and names what helps: that overlay, `enforce_eager` or another KV cache
-type.
+With speculative decoding, vLLM 0.20 cannot capture CUDA graphs of whole decode steps: TurboQuant copies the length of
+each request to the host, which a capture forbids. `turboquant-mtp`, also a default overlay, has vLLM capture graphs of
+the steps' pieces. Without it, a patched vLLM refuses to start with graphs of whole steps, and names what helps: that
+overlay, `enforce_eager` or another KV cache type.
 """
 
 from vpatch import Companion, File, Need, Overlay, Part, Shape, Use, probe
@@ -19,16 +21,17 @@ skip_layers = config.function("TurboQuantConfig.get_boundary_skip_layers")
 align = File("vllm/platforms/interface.py").function("Platform._align_hybrid_block_size")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_hybrid")
 
-REFUSAL = """
-if model_config.is_hybrid:
-    raise NotImplementedError(
-        "TurboQuant KV cache is not supported for hybrid (attention + Mamba) models. "
-        "Boundary layer protection requires uniform attention layers."
-    )
+accepts_hybrids = """
+-if model_config.is_hybrid:
+-    raise NotImplementedError(
+-        "TurboQuant KV cache is not supported for hybrid (attention + Mamba) models. "
+-        "Boundary layer protection requires uniform attention layers."
+-    )
+@@
+-TurboQuantConfig.get_boundary_skip_layers(num_layers)
++TurboQuantConfig.get_boundary_skip_layers(model_config)
 """
-CALL = "TurboQuantConfig.get_boundary_skip_layers"
-INDICES = "full_attention_layer_indices"
-boundary_skip_layers = '''
+takes_the_model = '''
 -@staticmethod
 -def get_boundary_skip_layers(num_layers: int, n: int = 2) -> list[str]:
 -    if n <= 0 or num_layers <= 0:
@@ -42,6 +45,9 @@ boundary_skip_layers = '''
 +    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
 +    return boundary_skip_layers(model_config, n)
 '''
+# Upstream's name, which the tests of #39931 import.
+PRIVATE = "full_attention_layer_indices as _get_full_attention_layer_indices"
+
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'
 PAGE_SIZE = f"""
 if {IS_TURBOQUANT} and not model_config.use_mla:
@@ -49,19 +55,21 @@ if {IS_TURBOQUANT} and not model_config.use_mla:
 
     attn_page_size_1_token = attention_page_size_of_one_token(vllm_config)
 """
-refuses = shared.create_engine_config.contains("if model_config.is_hybrid:\n    raise NotImplementedError(...)")
+# The refusal, as in 0.20, or with another message.
+refuses_hybrids = shared.create_engine_config.contains("if model_config.is_hybrid:\n    raise NotImplementedError(...)")
 
 
 def needed(use: Use) -> Need:
     """Return whether vLLM 0.20 refuses this use."""
     if use.turboquant and not use.hybrid:
         return Need(needed=False, because="every layer of the model is attention")
-    return shared.not_turboquant(use) or Need(needed=True, because="the model is hybrid, and its KV cache TurboQuant's")
+    return shared.not_turboquant(use) or Need(needed=True, because="the model is hybrid, with a TurboQuant KV cache")
 
 
 boundary_layers = Part(
     "boundary-layers",
-    merged=skip_layers.takes_first("model_config") & ~refuses,
+    # #39931: the method takes the model, and nothing refuses hybrid models.
+    merged=skip_layers.takes_first("model_config") & ~refuses_hybrids,
     absent=shared.no_turboquant,
     shapes={
         "0.20": Shape(
@@ -70,11 +78,9 @@ boundary_layers = Part(
                 config.defer_annotations(),
                 config.ensure_import("from typing import TYPE_CHECKING"),
                 config.ensure_import("from vllm.config import ModelConfig", typing_only=True),
-                config.class_("TurboQuantConfig").patch(boundary_skip_layers),
-                shared.turboquant_branch.delete(REFUSAL),
-                shared.turboquant_branch.replace_expression(f"{CALL}(num_layers)", f"{CALL}(model_config)"),
-                # The second name is private, but upstream's tests import it.
-                helper.import_into(config, "boundary_skip_layers", f"{INDICES} as _get_{INDICES}"),
+                config.class_("TurboQuantConfig").patch(takes_the_model),
+                shared.turboquant_branch.patch(accepts_hybrids),
+                helper.import_into(config, "boundary_skip_layers", PRIVATE),
                 shared.refusal,
             ],
         )
@@ -82,11 +88,13 @@ boundary_layers = Part(
 )
 page_size = Part(
     "page-size",
+    # #39931, or a later form of it: a branch for TurboQuant asks its spec or its backend for the size of a page.
     merged=align.contains(IS_TURBOQUANT)
     & (align.contains("TQFullAttentionSpec(...)") | align.contains("TurboQuantAttentionBackend")),
     absent=shared.no_turboquant,
     shapes={
         "0.20": Shape(
+            # The edit finds its place with or without upstream's branch.
             when=~align.contains(IS_TURBOQUANT),
             edits=[align.insert_before("model_cls, _ = ModelRegistry.resolve_model_cls(...)", PAGE_SIZE), helper.files],
         )

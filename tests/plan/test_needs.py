@@ -104,7 +104,7 @@ def test_each_need_has_a_reason() -> None:
     before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
 
     assert before[HYBRID].because == (
-        "the model is hybrid, and its KV cache TurboQuant's; vLLM 0.20.2: hybrid models are refused, and the block size"
+        "the model is hybrid, with a TurboQuant KV cache; vLLM 0.20.2: hybrid models are refused, and the block size"
         " is computed from unquantized pages"
     )
     assert asked("main", TURBOQUANT, "0.21.0")[HYBRID].because == "merged in vLLM 0.21.0: #39931"
