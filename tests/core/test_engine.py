@@ -138,6 +138,34 @@ def test_an_applied_part_does_not_hide_a_pending_one() -> None:
     assert applied(half, both)[FILE] == b"def f():\n    a(b(4), 3)  # vpatch: parts\n    c()\n    d()\n"
 
 
+STOCK, MARK = "a(b(1), 2)", "  # vpatch: parts"
+ALONE = [(STOCK, f"a(b(1), 3){MARK}"), (STOCK, f"a(b(4), 2){MARK}")]
+
+
+@pytest.mark.parametrize(
+    ("there", "known", "states", "lines"),
+    [
+        ((), False, "pending pending", ALONE),
+        (("one", "other"), True, "applied applied", ALONE),
+        (("one", "other"), False, "applied applied", [None, None]),  # the code before is not known
+        (("one",), True, "applied pending", [ALONE[0], (f"a(b(1), 3){MARK}", f"a(b(4), 3){MARK}")]),
+    ],
+)
+def test_what_each_part_changes_of_one_statement(
+    there: tuple[str, ...], states: str, lines: list[tuple[str, str] | None], *, known: bool
+) -> None:
+    edits = {"one": s.ReplaceExpr(FILE, "f", "2", "3"), "other": s.ReplaceExpr(FILE, "f", "1", "4")}
+    old, item = module(SOURCE), parts(**edits)
+    tree = applied(old, parts(**{name: edits[name] for name in there})) if there else old
+
+    found = Engine([item]).parts(tree.get, item, old if known else None)
+
+    assert [one.verdict.state for one in found] == states.split()
+    assert [one.files for one in found] == [
+        {FILE: tuple(SOURCE.replace(STOCK, text).encode() for text in pair)} if pair else {} for pair in lines
+    ]
+
+
 def test_a_real_plan_reads_only_its_files_and_is_deterministic(pristine: Callable[[str], Path]) -> None:
     root, asked = pristine("0.20.2"), set[str]()
 

@@ -14,7 +14,7 @@ from vpatch.core.landing.fit import Findings, fit
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
 from vpatch.core.parse import ParsedModules
 from vpatch.core.syntax import inside
-from vpatch.core.verdict import Changeset, EditFinding, Found, PartVerdict, State, Verdict
+from vpatch.core.verdict import Changeset, EditFinding, Found, PartChange, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem, raise_all
 
@@ -92,6 +92,39 @@ class Engine:
                 self.plan(read, [item])  # raises if one overlay alone is at fault
             return Changeset(before, before, {}, broken)
         raise RuntimeError("\n".join(map(str, broken)))
+
+    def parts(
+        self, read: Read, item: Catalogued, originals: Mapping[str, bytes | None] | None = None
+    ) -> tuple[PartChange, ...]:
+        """Compute what each part of an overlay changes on its own, in a tree that no other part has changed.
+
+        Args:
+            read: reads the tree.
+            item: the overlay.
+            originals: the bytes of files from before vpatch, None for one that it added. Parts that are applied are
+                compared with these.
+
+        Raises:
+            Failure: an edit or a predicate raised an exception.
+        """
+        (verdict,) = self.status(read, [item])
+        judged = judge(item, Workspace(read, self._cache))
+        found = [
+            PartChange(part, self._made(replace(judged, parts=(one,)), read) if part.state is State.PENDING else {})
+            for part, one in zip(verdict.parts, judged.parts, strict=True)
+        ]
+        if originals and any(part.state is State.APPLIED for part in verdict.parts):
+            before = self.parts(lambda file: originals[file] if file in originals else read(file), item)
+            for at, part in enumerate(verdict.parts):
+                if part.state is State.APPLIED:
+                    found[at] = PartChange(part, before[at].files)
+        return tuple(found)
+
+    def _made(self, judgement: Judgement, read: Read) -> Mapping[str, tuple[bytes | None, bytes]]:
+        """Make the changes of pending parts; return the files before and after."""
+        files = Workspace(read, self._cache)
+        _apply(judgement, files)
+        return {file: (files.original(file), new) for file, new in files.changes().items()}
 
     def landed(self, read: Read) -> tuple[Workspace, dict[tuple[str, str, str], Findings]]:
         """Apply the pending overlays in memory; return the files, and the findings by overlay, part and shape.

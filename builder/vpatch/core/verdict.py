@@ -157,3 +157,14 @@ class Changeset:
     after: tuple[Verdict, ...]
     files: Mapping[str, bytes]
     problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """What one part changes on its own: its verdict, and by path the bytes before (None: no such file) and after.
+
+    `files` is empty unless the part is pending, or applied in a tree whose pristine bytes are known.
+    """
+
+    verdict: PartVerdict
+    files: Mapping[str, tuple[bytes | None, bytes]]
