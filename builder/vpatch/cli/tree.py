@@ -13,7 +13,7 @@ from vpatch.cli import outcome
 from vpatch.cli.options import examples, receipt_option, reported
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.target import Target, on_tree
-from vpatch.cli.wording import Line, as_objects, noted, rows, table
+from vpatch.cli.wording import Line, as_objects, diff_line, noted, rows, table
 from vpatch.core.verdict import State
 from vpatch.errors import Problem
 
@@ -66,7 +66,7 @@ class DiffReport(TreeReport):
 
     def shown(self, width: int | None) -> Iterator[Line]:
         """Yield the lines of the diff."""
-        yield from map(Line, self.found.lines)
+        yield from map(diff_line, self.found.lines)
 
 
 @click.command("status", epilog=examples("status", "status -v .venv", "status --json | jq '.overlays[].state'"))

@@ -70,7 +70,7 @@ Row = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table, with the word in it that is shown in color, if any: a state, the level of a finding."""
+    """A line, with the word in it that is shown in color: a state, the level of a finding; "" for the whole line."""
 
     text: str
     word: str = ""
@@ -80,8 +80,18 @@ class Line:
         """Return the line with the word in color."""
         if not self.color:
             return escaped(self.text)
+        if not self.word:
+            return click.style(escaped(self.text), fg=self.color)
         before, _, after = self.text.partition(f"  {self.word}")
         return f"{escaped(before)}  {click.style(self.word, fg=self.color)}{escaped(after)}"
+
+
+_OF_DIFFS: Mapping[str, str] = {"@": "cyan", "-": "red", "+": "green"}
+
+
+def diff_line(line: str) -> Line:
+    """Return a line of a unified diff, in git's colors; the two that name the file have none."""
+    return Line(line, color="" if line.startswith(("--- ", "+++ ")) else _OF_DIFFS.get(line[:1], ""))
 
 
 def rows(verdicts: Sequence[Verdict], *, parts: bool) -> Iterator[Row]:
