@@ -38,7 +38,15 @@ DETAIL = ENTRY | {
     "why": str,
     "links": [str],
     "releases": {"*": str},
-    "parts": [{"name": str, "shapes": [{"name": str, "files": [str]}]}],
+    "parts": [
+        {
+            "name": str,
+            "shapes": [{"name": str, "files": [str]}],
+            "state": STATES,
+            "because": str,
+            "changes": [{"file": str, "diff": str}],
+        }
+    ],
 }
 SHAPE = {
     "schema": {1},
@@ -120,7 +128,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "doctor": (tree, *ONLY),
         "revert": (tree, *ONLY),
         "list": (),
-        "show": (HYBRID,),
+        "show": (HYBRID, tree),
         "new": ("my-fix", tmp_path),
         "matrix": ("--tree", tree, *ONLY),
         "cache": (),
@@ -134,7 +142,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        nowhere = dict.fromkeys(("ps", "list", "show", "new", "matrix", "cache"))
+        nowhere = dict.fromkeys(("ps", "list", "new", "matrix", "cache"))
         where = {**nowhere, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []

@@ -1,11 +1,10 @@
-"""The commands that work on overlays: list, show, new."""
+"""The commands that work on overlays: list, new."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from keyword import iskeyword
@@ -14,10 +13,10 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import PathType, complete_overlay, examples, known_overlays, reported
-from vpatch.cli.output import Report, TextReport, on_terminal
+from vpatch.cli.options import PathType, examples, known_overlays, reported
+from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import command, counted
-from vpatch.core.catalogue import GROUP, discover, select
+from vpatch.core.catalogue import GROUP, discover
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
@@ -26,11 +25,13 @@ from vpatch.installation import how_to_develop
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def _title(item: Catalogued) -> str:
+def title(item: Catalogued) -> str:
+    """Return an overlay's line."""
     return f"{item.id}{' (opt-in)' if item.overlay.opt_in else ''}: {item.overlay.summary}"
 
 
-def _summary(item: Catalogued) -> dict[str, object]:
+def summary(item: Catalogued) -> dict[str, object]:
+    """Return what `--json` has of each overlay."""
     overlay = item.overlay
     return {
         "id": item.id,
@@ -49,46 +50,7 @@ def list_command() -> Report:
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)
     said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
-    return TextReport(object={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)], outcome=said)
-
-
-@click.command("show", epilog=examples("show turboquant-hybrid"))
-@click.argument("overlay", shell_complete=complete_overlay)
-@reported
-def show_command(overlay: str) -> Report:
-    """Explain one overlay: why, upstream links, releases, parts."""
-    (item,) = select(discover(), (overlay,))
-    parts = [
-        {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
-        for part in item.overlay.parts
-    ]
-    why = item.why
-    if on_terminal(sys.stdout):  # one line a paragraph, so that it fits any width
-        why = "\n\n".join(" ".join(paragraph.split()) for paragraph in why.split("\n\n"))
-    changes = (
-        f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
-        for part in item.overlay.parts
-        for shape in part.shapes
-    )
-    links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
-    lines = [
-        _title(item),
-        f"From {item.origin}.",
-        *_section("You see", item.overlay.symptoms),
-        *_section("Why", why.split("\n")),
-        *_section("Releases", (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())),
-        *_section("Upstream", links),
-        *_section("Changes", changes),
-    ]
-    detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
-    apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
-    return TextReport(object={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
-
-
-def _section(title: str, lines: Iterable[str]) -> list[str]:
-    """Return an empty line, the title and the indented lines; nothing if there are no lines."""
-    body = [f"  {line}" if line else "" for line in lines]
-    return ["", title, *body] if body else []
+    return TextReport(object={"overlays": [*map(summary, installed)]}, lines=[*map(title, installed)], outcome=said)
 
 
 @click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))

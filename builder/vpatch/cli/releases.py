@@ -58,7 +58,7 @@ def fetch_command(version: str, folder: Path) -> Report:
     return TextReport(
         object={"tree": str(got.tree), "vllm": got.version, **counts},
         lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read})"],
-        notes=_shortened([version]),
+        notes=shortened([version]),
         outcome=f"Fetched. Next: {command('status', folder)}.",
     )
 
@@ -123,7 +123,7 @@ def matrix_command(
     notes: tuple[str, ...] = ()
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
-        notes = (*notes, *_shortened(versions))
+        notes = (*notes, *shortened(versions))
         sources = [*releases, *sources]
     _check_names(sources)
     with share(counted(len(sources), "vLLM")) as progress:
@@ -221,7 +221,7 @@ def _releases(
     return [r for listing in listings for r in listing.releases], tuple(n for one in listings for n in one.notes)
 
 
-def _shortened(versions: Sequence[str]) -> list[str]:
+def shortened(versions: Sequence[str]) -> list[str]:
     """Return a note for each version that looks as if it meant the newest of several releases."""
     short = [version for version in versions if re.fullmatch(r"v?\d+\.\d+", version)]
     return [f"{version} is the release {version}.0, not the newest of {version}" for version in short]

@@ -27,7 +27,7 @@ class Target:
     Attributes:
         path: TREE.
         python: `--python`.
-        selection: the overlays.
+        selection: the overlays; `only=()` of a command that takes none.
         verbose: whether the user wants parts, reasons and files.
     """
 
@@ -69,7 +69,7 @@ class Target:
         except UnknownName as error:
             (problem,) = error.problems
             ids = [item.id for item in discover()]
-            if not (meant := nearest(str(path), ids)):
+            if self.selection.only == () or not (meant := nearest(str(path), ids)):
                 raise
             option = "--with" if self.selection.also else "--overlay"
             again = " or ".join(retyped(dict.fromkeys((str(path), f"{path}/"), (option, one))) for one in meant)

@@ -1,0 +1,212 @@
+"""The command show: one overlay in full, with what each part of it changes in one vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vpatch import api
+from vpatch.cli.options import PathType, complete_overlay, examples, reported, verbose_option
+from vpatch.cli.output import Report, fitted
+from vpatch.cli.overlays import summary, title
+from vpatch.cli.target import Target
+from vpatch.cli.wording import Line, command, counted, diff_line, table
+from vpatch.core.catalogue import Selection, discover, has_mark, select
+from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.verdict import PartChange, State, Verdict
+from vpatch.errors import Failure
+from vpatch.tree.locate import Reads, Tree
+from vpatch.tree.unified import headed, unified
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the parts of an overlay change in one vLLM; `tree` is its folder, None for a release on the index."""
+
+    vllm: str | None
+    parts: tuple[PartChange, ...]
+    tree: str | None = None
+
+    @property
+    def state(self) -> State:
+        """The state of the overlay."""
+        return Verdict("", tuple(part.verdict for part in self.parts)).state
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowReport(Report):
+    """An overlay, and what it changes; None if no vLLM was found."""
+
+    item: Catalogued
+    found: Shown | None
+    verbose: bool
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the vLLM, and the overlay with its parts."""
+        changes = self.found.parts if self.found else ()
+        made = {one.verdict.name: one for one in changes}
+        links = _links(self.item)
+        about = {"why": self.item.why, "links": links, "releases": dict(self.item.overlay.releases)}
+        parts = [
+            {
+                "name": part.name,
+                "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes],
+                "state": made[part.name].verdict.state if made else None,
+                "because": made[part.name].verdict.because if made else None,
+                "changes": list(map(_as_object, diffs(made[part.name]).items())) if made else [],
+            }
+            for part in self.item.overlay.parts
+        ]
+        where = {"tree": self.found.tree, "vllm": self.found.vllm} if self.found else {}
+        return {**where, "overlays": [summary(self.item) | about | {"parts": parts}]}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield the explanation, and the changes or, without a vLLM, the files of each part."""
+        item = self.item
+        why = item.why.split("\n")
+        if width is not None:  # one line a paragraph, so that it fits any width
+            why = "\n\n".join(" ".join(paragraph.split()) for paragraph in item.why.split("\n\n")).split("\n")
+        releases = (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())
+        lines = [
+            title(item),
+            f"From {item.origin}.",
+            *_section("You see", item.overlay.symptoms),
+            *_section("Why", why),
+            *_section("Releases", releases),
+            *_section("Upstream", _links(item)),
+            *([] if self.found else _section("Changes", _files(item))),
+        ]
+        yield from fitted(lines, width)
+        if self.found:
+            yield from (Line(""), Line(f"Changes in vLLM {self.found.vllm or 'of unknown version'}"))
+            yield from _changes(self.found.parts, width, verbose=self.verbose)
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    """Return an empty line, the title and the indented lines; nothing if there are no lines."""
+    body = [f"  {line}" if line else "" for line in lines]
+    return ["", title, *body] if body else []
+
+
+def _links(item: Catalogued) -> list[str]:
+    return [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
+
+
+def _files(item: Catalogued) -> Iterator[str]:
+    for part in item.overlay.parts:
+        for shape in part.shapes:
+            yield f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
+
+
+def diffs(part: PartChange) -> dict[str, list[str]]:
+    """Return the diff of each file that a part changes or adds, as lines."""
+    return {
+        file: unified(file, old, new) if old is None else headed(unified(file, old, new), old, new)
+        for file, (old, new) in part.files.items()
+    }
+
+
+def added(part: PartChange) -> dict[str, str]:
+    """Return the modules that a part adds, each with its number of lines in words."""
+    added = {file: new for file, (_, new) in part.files.items() if file.startswith(COMPANIONS)}
+    return {file: counted(new.count(b"\n"), "line") for file, new in added.items()}
+
+
+def _as_object(pair: tuple[str, list[str]]) -> dict[str, str]:
+    return {"file": pair[0], "diff": "".join(f"{line}\n" for line in pair[1])}
+
+
+def _changes(parts: Iterable[PartChange], width: int | None, *, verbose: bool) -> Iterator[Line]:
+    """Yield the state of each part with its diff; `verbose`: also the modules that it adds, each once."""
+    printed = set[str]()
+    for part in parts:
+        yield Line("")
+        yield from table([(f"  {part.verdict.name}", part.verdict.state, part.verdict.because)], width)
+        made, new = diffs(part), added(part)
+        for file in (file for file in made if file not in new):
+            yield from map(diff_line, made[file])
+        for file, size in new.items():
+            yield from fitted([f"  adds {file}, {size}"], width)
+            yield from map(diff_line, made[file] if verbose and file not in printed else ())
+            printed.add(file)
+
+
+@click.command(
+    "show", epilog=examples("show turboquant-hybrid", "show turboquant-hybrid .venv", "show receipt --vllm 0.33.0 -v")
+)
+@click.argument("overlay", shell_complete=complete_overlay)
+@reported
+@click.argument("tree", metavar="[TREE]", required=False, type=PathType())
+@click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports.")
+@click.option("--vllm", "release", metavar="V", help="This release, read from the package index.")
+@verbose_option("Also print the modules that the overlay adds.")
+def show_command(overlay: str, tree: Path | None, python: Path | None, release: str | None, *, verbose: bool) -> Report:
+    """Explain one overlay, and show what each part of it changes.
+
+    A part's diff is against the unmodified code, also where the overlay is applied already. It is of TREE, or of a
+    release. Writes nothing.
+    """
+    if sum(place is not None for place in (tree, python, release)) > 1:
+        raise click.UsageError("TREE, --python and --vllm each name a vLLM: leave out all but one")
+    (item,) = select(discover(), (overlay,))
+    target = Target(tree, python, Selection(()), verbose)
+    if release is not None:
+        found, notes = _of_release(release, item)
+        return ShowReport(item=item, found=found, verbose=verbose, notes=notes, outcome=_outcome(item, found, target))
+    try:
+        place = target.find()
+    except Failure:
+        if tree or python:
+            raise
+        return ShowReport(item=item, found=None, verbose=verbose, outcome=_outcome(item, None, target))
+    found, notes = _of_tree(place, item)
+    return ShowReport(item=item, found=found, verbose=verbose, notes=notes, outcome=_outcome(item, found, target))
+
+
+def _of_release(version: str, item: Catalogued) -> tuple[Shown, list[str]]:
+    """Compute the changes in a release, with notes on where it was read."""
+    from vpatch.cli.releases import shortened
+    from vpatch.core.engine import Engine
+    from vpatch.matrix.reading import ReleaseReads
+
+    engine = Engine([item])
+    reads = ReleaseReads.opened(version, engine.files)
+    parts = engine.parts(reads.read, item)
+    return Shown(reads.release.name, parts), [*shortened([version]), *reads.notes]
+
+
+def _of_tree(tree: Tree, item: Catalogued) -> tuple[Shown, list[str]]:
+    """Compute the changes in a tree, with a note if the unmodified code of what is applied is not known."""
+    from vpatch.core.engine import Engine
+
+    read, originals = Reads(tree).read, dict[str, bytes | None]()
+    if has_mark(item, read):
+        with suppress(Failure):  # `verify` reports it
+            originals |= api.open_tree(tree).originals
+    parts = Engine([item]).parts(read, item, originals)
+    lost = [one.verdict.name for one in parts if one.verdict.state is State.APPLIED and not one.files]
+    note = f"vpatch has no original of the code that {', '.join(lost)} changed, so there is no diff of it"
+    return Shown(tree.version, parts, str(tree.root)), [note] if lost else []
+
+
+def _outcome(item: Catalogued, found: Shown | None, target: Target) -> str:
+    """Return what to do next."""
+    option = "--with" if item.overlay.opt_in else "--overlay"
+    apply = f"Apply it with {target.command('apply', option, item.id)}."
+    if found is None:
+        return f"No vLLM is here: {command('show', item.id, '--vllm', 'V')} shows the changes in a release. {apply}"
+    vllm = "this vLLM" if found.tree else f"vLLM {found.vllm}"
+    match found.state:
+        case State.PENDING:
+            return apply
+        case State.APPLIED:
+            return f"It is applied. Undo it with {target.command('revert', '--overlay', item.id)}."
+        case State.MERGED | State.NOT_APPLICABLE:
+            return f"It has nothing to change in {vllm}."
+        case _:
+            return f"It does not fit {vllm}."
