@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +12,16 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from packaging.specifiers import SpecifierSet
-from vpatch.core.catalogue import discover
+from vpatch.cli.show import added, diffs
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import State
+from vpatch.core.verdict import PartChange, State
+from vpatch.errors import Failure
+from vpatch.matrix.reading import ReleaseReads
 from vpatch.matrix.rendering import markdown
 from vpatch.matrix.verdicts import Matrix, Row, read_rows
 
@@ -56,7 +61,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     templates = Environment(  # noqa: S701 - of Markdown, from texts of this repository
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.filters |= {"shown": shown, "linked": linked}
+    templates.filters |= {"shown": shown, "linked": linked, "escaped": escaped, "diffs": diffs, "added": added}
 
     def add(name: str, template: str, **values: object) -> None:
         content = templates.get_template(template).render(values)
@@ -70,8 +75,30 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         runs = [section for section in sections if applied.search(section.text)]
         module = item.id.replace("-", "_")
         sources = f"{config.repo_url}/blob/main"
-        add(item.id, "overlay.md.j2", item=item, spans=spans[item.id], runs=runs, module=module, sources=sources)
+        about = {"spans": spans[item.id], "runs": runs, "module": module, "sources": sources}
+        newest = [row.name for row in matrix.rows if state_of(item, row) is State.PENDING][-1]
+        add(item.id, "overlay.md.j2", item=item, **about, vllm=newest, changes=changes(item.id, newest))
     return files
+
+
+@cache  # `mkdocs serve` builds often
+def changes(overlay: str, release: str) -> tuple[PartChange, ...]:
+    """Compute what the parts of an overlay change in a release.
+
+    vLLM's code is read from the package index, since none of it is in this repository. Without it there is no site:
+    a page that lacks what it is for would be published unseen.
+    """
+    (item,) = select(OURS, (overlay,))
+    try:
+        return Engine([item]).parts(reads_of(release).read, item)
+    except Failure as failure:
+        raise PluginError(f"vLLM {release}, of which a page shows the changes: {failure}") from failure
+
+
+@cache
+def reads_of(release: str) -> ReleaseReads:
+    """Read the files of a release that any overlay names."""
+    return ReleaseReads.opened(release, Engine(OURS).files)
 
 
 def sections_of(text: str) -> Iterator[Section]:
@@ -114,6 +141,13 @@ def named(rows: Iterable[Row]) -> str:
 def shown(symptom: str) -> str:
     """Format an error message as code."""
     return f"`{symptom}`" if ERROR.match(symptom) else symptom
+
+
+def escaped(text: str) -> str:
+    """Escape what Markdown would read as markup in a reason, except for code in backticks."""
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"[*_<\[]", r"\\\g<0>", piece) for piece in pieces[::2]]
+    return "`".join(pieces)
 
 
 def linked(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
+from tests.paths import CACHE, ROOT
 from tests.processes import UNWATCHED
 
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
@@ -23,7 +23,8 @@ RELATED = {"canonical", "next", "prev"}  # relations of `<link>` that a browser 
 def mkdocs(config: Path, target: Path) -> subprocess.CompletedProcess[str]:
     """Build a site as the workflow does: a warning, such as one of a broken link, fails."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "--site-dir", str(target)]
-    environment = {**os.environ, **UNWATCHED, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of the theme's
+    fetched = {"XDG_CACHE_HOME": str(CACHE)}  # what the pages on overlays need of releases
+    environment = {**fetched, **os.environ, **UNWATCHED, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of the theme's
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -20,7 +20,7 @@ from vpatch.core.overlay import Catalogued
 
 from tests.docs.conftest import REPOSITORY, Page, mkdocs, read
 from tests.paths import ROOT
-from tests.releases import FACTS, RELEASES, fact
+from tests.releases import FACTS, RELEASES, fact, pending
 
 OVERLAYS = [item for item in discover() if item.id in FACTS]
 BESIDE = re.compile(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/([^#]+)")
@@ -89,16 +89,17 @@ def test_symptoms_are_found_in_the_index_and_by_the_search(site: Path) -> None:
 
     for item in OVERLAYS:
         runs = [[*run] for state, run in groupby(RELEASES, partial(fact, item.id)) if state == "pending"]
-        pending = ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in runs)
+        needed = ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in runs)
         assert any(plain(item.overlay.symptoms[0]) in text for text in texts)
         for symptom in item.overlay.symptoms:
-            assert plain(f"{symptom}{item.id}{pending}") in rows
+            assert plain(f"{symptom}{item.id}{needed}") in rows
     assert len(rows) == sum(len(item.overlay.symptoms) for item in OVERLAYS) + 1
 
 
 @pytest.mark.parametrize("item", OVERLAYS, ids=lambda item: item.id)
 def test_the_page_of_an_overlay(site: Path, item: Catalogued) -> None:
     page, overlay = read(site, f"overlays/{item.id}"), item.overlay
+    html = (site / f"overlays/{item.id}/index.html").read_text()
     text = plain(page.text)
 
     parts = [overlay.summary, item.why, *overlay.symptoms, f"vpatch revert --overlay {item.id}"]
@@ -107,6 +108,14 @@ def test_the_page_of_an_overlay(site: Path, item: Catalogued) -> None:
     for words in parts:
         assert plain(words) in text, words
     assert ("opt-in: vpatch apply applies it only if you name it" in page.text) is overlay.opt_in
+    assert f"Changes in vLLM {pending(item.id)[-1]}" in page.text
+    for part in overlay.parts:
+        assert f'>{part.name}<a class="headerlink"' in html
+    added = [
+        plain(unescape(re.sub(r"<[^>]+>", "", line))) for line in re.findall(r'<span class="gi">(.*)</span>', html)
+    ]
+    assert any(line.endswith(plain(f"# vpatch: {item.id}")) for line in added)
+    assert all("/_vpatch/" not in line for line in added if line.startswith("+++")), "modules are named, not printed"
     links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in overlay.upstream]
     assert {*links, *page.links} == {*page.links}
     evidence = [link.partition("#")[2] for link in page.links if link.startswith("../../validation/#")]
@@ -114,7 +123,6 @@ def test_the_page_of_an_overlay(site: Path, item: Catalogued) -> None:
     assert evidence
     assert all(f'id="{anchor}"' in anchors for anchor in evidence)
     found: dict[str, str] = {}
-    html = (site / f"overlays/{item.id}/index.html").read_text()
     for first, last, state in re.findall(r"<tr>\s*<td>([\d.]+)(?: to ([\d.]+))?</td>\s*<td>(\w+)</td>", html):
         found |= dict.fromkeys(RELEASES[RELEASES.index(first) : RELEASES.index(last or first) + 1], state)
     assert found == {release: fact(item.id, release) for release in RELEASES}
