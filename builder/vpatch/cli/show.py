@@ -83,7 +83,8 @@ class ShowReport(Report):
         ]
         yield from fitted(lines, width)
         if self.found:
-            yield from (Line(""), Line(f"Changes in vLLM {self.found.vllm or 'of unknown version'}"))
+            vllm = f"vLLM {self.found.vllm}" if self.found.vllm else "this vLLM"
+            yield from (Line(""), Line(f"Changes in {vllm}"))
             yield from _changes(self.found.parts, width, verbose=self.verbose)
 
 
