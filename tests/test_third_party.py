@@ -104,8 +104,9 @@ def test_what_a_patch_file_takes_is_recorded(slim: Trees, third_party: Path, tmp
 
     def checked(scratch: str) -> str:
         (tmp_path / scratch).mkdir()
-        words = [sys.executable, "-c", CHECK, PATCH, slim("0.20.2"), tmp_path / scratch]
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=False).stderr
+        words = (sys.executable, "-c", CHECK, PATCH, slim("0.20.2"), tmp_path / scratch)
+        ran = subprocess.run(words, env=env, stderr=subprocess.PIPE, text=True, check=False)
+        return str(ran.stderr)
 
     assert f"run `python -m vpatch.calls {PATCH} --release" in checked("first")
     subprocess.run([sys.executable, "-m", "vpatch.calls", PATCH, "-r", slim("0.20.2")], env=env, check=True)

@@ -134,6 +134,7 @@ BAD = {
     "no format": ("Format: 1\n", "", "line 1: `Format: 1` comes first"),
     "unknown field": ("Base", "Onto", "line 7: no field is called Onto; there are Format, "),
     "a field twice": ("Base: 0.31.0", "Subject: x", "line 7: the head has Subject above"),
+    "a long subject": ("Description: ", " ", "line 2: Subject: it has more than one line; Description may have them"),
     "no field": ("Base: 0", "Base:0", "line 7: the head has lines `Field: value`, and ends"),
     "no empty line": ("\n\n", "\n", "line 10: the head has lines `Field: value`, and ends"),
     "lacking": ("Base: 0.31.0\n", "", "line 8: the head lacks Base"),

@@ -174,6 +174,12 @@ def _folded(value: str) -> str:
     return "\n".join([first, *(f" {line or '.'}" for line in more)])
 
 
+def _one_line(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("it has more than one line; Description may have them")
+    return text
+
+
 def _version(text: str) -> str:
     from packaging.version import Version
 
@@ -204,7 +210,7 @@ def _releases(text: str) -> dict[str, str]:
 
 _FIELDS: Mapping[str, Callable[[str], object]] = {
     "Format": str,
-    "Subject": str,
+    "Subject": _one_line,
     "Description": str,
     "Upstream": _links,
     "Base": _version,
