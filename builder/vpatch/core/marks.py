@@ -27,7 +27,8 @@ def lines_marked(content: bytes, overlay: str) -> list[int]:
     """Return the number of every line of a file that has the mark of an overlay, in order."""
     if b"vpatch:" not in content:
         return []
-    return [number for number, line in enumerate(content.splitlines(), 1) if overlay in marks_in(line)]
+    lines = enumerate(content.splitlines(), 1)
+    return [number for number, line in lines if b"vpatch:" in line and overlay in marks_in(line)]
 
 
 def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes | None]) -> tuple[str, ...]:
