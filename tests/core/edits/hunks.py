@@ -134,6 +134,12 @@ HEADERS = {
 }
 
 WITHIN = {
+    "in an f-string": ('x = f"{a} {g(b)!r}"', "-g(b)|+h(b)", 'x = f"{a} {h(b)!r}" #'),
+    "in the pattern's guard": (
+        "match a:|    case b if g(b):|        c",
+        "-g(b)|+h(b)",
+        "match a:|    case b if h(b): #|        c",
+    ),
     "expression": ("x = f(a, g(b))", "-g(b)|+g(c)", "x = f(a, g(c)) #"),
     "expression, wrapped": ("x = f(a)", "-f(a)|+g(f(a))", "x = g(f(a)) #"),
     "of an f-string": ("f(f'{a} b')", '-f(f"{a} b")|+f(f"{a} c")', 'f(f"{a} c") #'),

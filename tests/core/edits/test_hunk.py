@@ -82,6 +82,32 @@ LOST = {
         f"-x = f({'a, ' * 40}k=2)|+x = 1",
         "`k=2` is not there; line 1 has `k=1`",
     ),
+    "a long call without the keyword": (
+        f"x = f({'a, ' * 40}k=1)",
+        f"-x = f({'a, ' * 40}k=1, m=2)|+x = 1",
+        "`m=2` is not in the call of `f` in line 1",
+    ),
+    "a long call with a keyword": (
+        f"x = f({'a, ' * 40}k=1, m=2)",
+        f"-x = f({'a, ' * 40}k=1)|+x = 1",
+        "line 1 has `m=2` in the call of `f`, which the hunk does not have",
+    ),
+    "a long call, other in two places": (
+        f"x = f({'a, ' * 40}b, c)",
+        f"-x = f({'a, ' * 40}d, e)|+x = 1",
+        "`d` is not there; line 1 has `b`",
+    ),
+    "a long list with an entry": (
+        f"x = [{'a, ' * 40}b]",
+        f"-x = [{'a, ' * 40}]|+x = 1",
+        "line 1 has `b`, which the hunk does not have",
+    ),
+    "a long list without an entry": (f"x = [{'a, ' * 40}]", f"-x = [{'a, ' * 40}b]|+x = 1", "`b` is not in line 1"),
+    "not in the block": (
+        "if a:|    x(1)",
+        " if a:|     ...|     g(b)|+    h(a)",
+        "`g(b)` is not in the block of line 2",
+    ),
     "another value of a variable": (
         "f(a)|g(b)|f(c)|h(d)",
         " f($X)|-h($X)|+k(1)",

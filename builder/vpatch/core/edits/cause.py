@@ -155,12 +155,18 @@ def _apart(source: Source, matcher: Matcher, hunk: Hunk, p: Any, f: Any, line: i
         return found
     mine, theirs = (dict(steps(node, [n for n in significant(type(node)) if n not in BLOCKS])) for node in (p, f))
     plain = [n for n in significant(type(p)) if n not in BLOCKS and not isinstance(getattr(p, n), ast.AST | list)]
-    wrong = [step for step in mine if step in theirs and not matcher.fits(mine[step], theirs[step])]
-    if mine.keys() != theirs.keys() or any(getattr(p, n) != getattr(f, n) for n in plain) or len(wrong) != 1:
+    if any(getattr(p, n) != getattr(f, n) for n in plain):
         return None
-    one, other = mine[wrong[0]], theirs[wrong[0]]
-    if not hasattr(one, "lineno"):
+    wrong = [s for s in mine if s not in theirs or not matcher.fits(mine[s], theirs[s])]
+    step = next(iter(wrong or (s for s in theirs if s not in mine)), None)
+    one: Any = mine.get(step) if step else None
+    other: Any = theirs.get(step) if step else None
+    if not hasattr(one or other, "lineno"):  # an operator
         return None
+    if one is None:
+        return f"line {line} has `{source.quoted(other)}`, which the hunk does not have"
+    if other is None:
+        return f"`{_quoted(hunk.was, one)}` is not in line {line}"
     said, there = _quoted(hunk.was, one), source.quoted(other)
     deeper = _apart(source, matcher, hunk, one, other, line) if max(len(said), len(there)) >= _CUT else None
     return deeper or f"`{said}` is not there; line {line} has `{there}`"
