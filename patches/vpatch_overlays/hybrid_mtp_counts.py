@@ -30,7 +30,7 @@ a valid one. Nor the count of a request that is left out of a step and returns, 
 if max_num_batched_tokens is too small for all running requests, and with pipeline parallelism.
 """
 
-from vpatch import Edits, File, Need, Overlay, Part, Shape, Unclear, Use, probe
+from vpatch import File, Need, Overlay, Part, Shape, Unclear, Use, probe
 
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import runner
@@ -43,19 +43,6 @@ prepare_inputs = runner.function("GPUModelRunner._prepare_inputs")
 rows = File("vllm/v1/worker/gpu_input_batch.py")
 
 WAIT = "self.num_accepted_tokens_event.synchronize()"
-READ = "self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]"
-WAIT_AND_MAP = f"""
-{WAIT}
-if self.use_async_scheduling and prev_req_id_to_index:
-    prev_idx = self.prev_positions.np[:num_reqs]
-    new_mask = prev_idx < 0
-    self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[np.where(new_mask, 0, prev_idx)]
-    self.num_accepted_tokens.np[:num_reqs][new_mask] = 1
-    self.input_batch.num_accepted_tokens_cpu[:num_reqs] = self.num_accepted_tokens.np[:num_reqs]
-else:
-    {READ}
-"""
-
 HAS_EVENT = "self.num_accepted_tokens_event is not None"
 READS_ON_CPU = f"""{HAS_EVENT} and not (
     self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align"
@@ -65,29 +52,58 @@ for request in reqs_to_add:
     self.input_batch.add_request(request)
     self.input_batch.update_req_spec_token_ids(request, scheduled_spec_tokens)
 """
-COPY = "self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)"
 RECORD = "self.num_accepted_tokens_event.record()"
 COUNTS = "self.num_accepted_tokens_cpu"
 
+# The runner waits for the copy right before the first row moves, and then reads the counts as the rows have them.
+row_by_row = """
+@@ GPUModelRunner._update_states
++# The rows that move are those that this copy writes.
++if $WAIT_IF:
++    self.num_accepted_tokens_event.synchronize()
+ for request in reqs_to_add:
+     self.input_batch.add_request(request)
+     self.input_batch.update_req_spec_token_ids(request, scheduled_spec_tokens)
+@@ GPUModelRunner._prepare_inputs / if $READ_IF
+-self.num_accepted_tokens_event.synchronize()
+-if self.use_async_scheduling and prev_req_id_to_index:
+-    prev_idx = self.prev_positions.np[:num_reqs]
+-    new_mask = prev_idx < 0
+-    self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[np.where(new_mask, 0, prev_idx)]
+-    self.num_accepted_tokens.np[:num_reqs][new_mask] = 1
+-    self.input_batch.num_accepted_tokens_cpu[:num_reqs] = self.num_accepted_tokens.np[:num_reqs]
+-else:
+-    self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]
++self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]
+"""
 
+# `InputBatch` moves a request's count with its row, and sets it to 1 for a request that is added: in every release.
 moves_counts = (
     rows.function("InputBatch.add_request").contains(f"{COUNTS}[req_index] = 1")
     & rows.function("InputBatch.condense").contains(f"{COUNTS}[empty_index] = {COUNTS}[last_req_index]")
     & rows.function("InputBatch.swap_states").contains(f"{COUNTS}[i1], {COUNTS}[i2] = ({COUNTS}[i2], {COUNTS}[i1])")
     & ~rows.function("InputBatch.remove_request").contains(COUNTS)
 )
-# The event is recorded after the copy to the rows. In mode "align" up to 0.21, the host writes them itself.
-copies_into_rows = after_execute.contains(f"{COPY}\n...\n{RECORD}") & (
+# The runner copies the counts into the rows of `InputBatch`, and then records the event. In mode "align" it does so
+# from 0.22 on (`postprocess_mamba_align_gpu`); up to 0.21, the host writes the counts itself.
+copies_into_rows = after_execute.contains(
+    f"self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)\n...\n{RECORD}"
+) & (
     after_execute.contains(f"mamba_utils.postprocess_mamba_align_gpu(...)\n...\n{RECORD}")
     | after_execute.contains("self.input_batch.num_accepted_tokens_cpu[i] = num_tokens")
 )
+# The runner maps each row back to the row of the last step: from 0.19 on.
 maps = prepare_inputs.contains("self.input_batch.num_accepted_tokens_cpu[np.where(...)]")
-reads = prepare_inputs.contains(READ)
+# The runner reads the counts row by row: in vllm-project/vllm#53919 always, in upstream's code if it does not map.
+reads = prepare_inputs.contains(
+    "self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]"
+)
+# The runner waits for the copy before `_prepare_inputs`: in vllm-project/vllm#53613 and #53919, in no release.
 waits = update_states.contains(WAIT) | input_prep.contains(WAIT) | execute.contains(WAIT)
+# This wait, with or without a condition, stands before the first row moves: in vllm-project/vllm#53919.
 waits_in_time = update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}") | update_states.contains(
     f"if ...:\n    ...\n    {WAIT}\n    ...\n...\n{FIRST_MOVE}"
 )
-
 # vLLM 0.18: these tokens are copied after the counts, on a stream that waits for them.
 waits_for_tokens = update_states.contains(
     f"valid_sampled_token_count = self._get_valid_sampled_token_count()\n...\n{FIRST_MOVE}"
@@ -101,7 +117,8 @@ has_snapshot = runner.defines("GPUModelRunner._sync_num_accepted_tokens").means(
     "another fix, of vllm-project/vllm#51599, is there"
 )
 another_fix = waits_alone | reads_alone | has_snapshot
-unfixed = moves_counts & copies_into_rows & ~another_fix & ~waits
+# The defect of 0.19 and later is there, and no other fix, nor half of one: the overlay is not stacked on these.
+unfixed = moves_counts & copies_into_rows & ~another_fix
 
 
 def needed(use: Use) -> Need:
@@ -109,17 +126,6 @@ def needed(use: Use) -> Need:
     drafts = f"{use.speculative_tokens} draft token{'s' * (use.speculative_tokens > 1)}"
     because = f"the count of accepted tokens, of {drafts}, selects a hybrid model's state"
     return shared.not_speculating_hybrid(use) or Need(needed=True, because=because)
-
-
-def wait_first(condition: str) -> Edits:
-    """Wait for the copy right before the first row moves."""
-    wait = f"# The rows that move are those that this copy writes.\nif {condition}:\n    {WAIT}"
-    return update_states.insert_before(FIRST_MOVE, wait)
-
-
-def read_row_by_row(condition: str) -> Edits:
-    """Read the counts as the rows have them."""
-    return prepare_inputs.within(f"if {condition}").replace_statements(WAIT_AND_MAP, READ)
 
 
 overlay = Overlay(
@@ -144,20 +150,12 @@ overlay = Overlay(
             merged=(waits_in_time & reads & ~maps & copies_into_rows & moves_counts) | Unclear(another_fix),
             absent=waits_for_tokens & ~maps,
             shapes={
+                # vLLM 0.24 reads the counts on the CPU under this condition, and the wait is made under the same one.
                 "0.24": Shape(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
-                    edits=[
-                        wait_first(READS_ON_CPU),
-                        read_row_by_row("needs_cpu_accepted_counts"),
-                    ],
+                    edits=runner.patch(row_by_row, WAIT_IF=READS_ON_CPU, READ_IF="needs_cpu_accepted_counts"),
                 ),
-                "0.19": Shape(
-                    when=unfixed,
-                    edits=[
-                        wait_first(HAS_EVENT),
-                        read_row_by_row(HAS_EVENT),
-                    ],
-                ),
+                "0.19": Shape(when=unfixed, edits=runner.patch(row_by_row, WAIT_IF=HAS_EVENT, READ_IF=HAS_EVENT)),
             },
         ),
     ),
