@@ -30,19 +30,19 @@ sources = Folder("vllm/third_party/deep_gemm/include/deep_gemm/impls")
 
 helper = Companion(f"{shared.COMPANIONS}.sm12x_deepgemm")
 
-UNCLAIMED = "return cls.is_device_capability(90) or cls.is_device_capability_family(100)"
-CLAIMED = f"{UNCLAIMED} or cls.is_device_capability_family(120)"
-ASKING = """
-return (
-    cls.is_device_capability(90)
-    or cls.is_device_capability_family(100)
-    or (cls.is_device_capability_family(120) and has_sm120_sources())
-)
-"""
-UNCLAIMED_BEFORE_0_19 = """
+WITHOUT_12 = "cls.is_device_capability(90) or cls.is_device_capability_family(100)"
+WITHOUT_12_BEFORE_0_19 = """
 is_supported_arch = current_platform.is_cuda() and (
     current_platform.is_device_capability(90) or current_platform.is_device_capability_family(100)
 )
+"""
+asks_for_sources = """
+ return (
+     cls.is_device_capability(90)
+     or cls.is_device_capability_family(100)
+-    or cls.is_device_capability_family(120)
++    or (cls.is_device_capability_family(120) and has_sm120_sources())
+ )
 """
 
 BLOCKS = "FP8 with block scales"
@@ -50,9 +50,12 @@ LACKING = (
     "DeepGEMM is claimed on compute capability 12.x, and the wheel lacks its kernels; VLLM_USE_DEEP_GEMM=0 does without"
 )
 
-claims_nothing = claim.contains(UNCLAIMED) | claim_before_0_19.contains(UNCLAIMED_BEFORE_0_19)
+# DeepGEMM is claimed on compute capabilities 9.0 and 10.x alone: up to 0.23, before 0.19 in another function.
+claims_nothing = claim.contains(f"return {WITHOUT_12}") | claim_before_0_19.contains(WITHOUT_12_BEFORE_0_19)
+# A source of DeepGEMM is for compute capability 12.x: in the wheels of 0.25, 0.26 and from 0.28 on.
 ships = sources.has("sm120_*")
-cannot_tell = ~sources.exists & claim.contains(CLAIMED)
+# DeepGEMM is claimed on 12.x, as from 0.24 on, in a tree without the folder of the sources, such as a fetched one.
+cannot_tell = ~sources.exists & claim.contains(f"return {WITHOUT_12} or cls.is_device_capability_family(120)")
 
 
 def needed(use: Use) -> Need:
@@ -91,10 +94,11 @@ overlay = Overlay(
             | ships.means("this vLLM has DeepGEMM's sm120 kernels")
             | cannot_tell.means("not applied: no DeepGEMM folder here"),
             shapes={
+                # The folder of the sources is there, and has none for 12.x: the wheels of 0.24.0, 0.27.0 and 0.27.1.
                 "0.24": Shape(
                     when=sources.exists & ~ships,
                     edits=[
-                        claim.replace_statements(CLAIMED, ASKING),
+                        claim.patch(asks_for_sources),
                         helper.import_into(cuda, "has_sm120_sources"),
                     ],
                 )
