@@ -17,9 +17,11 @@ builder = attention.class_("TurboQuantMetadataBuilder")
 builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
 build = attention.function("TurboQuantMetadataBuilder.build")
 reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
-# What `turboquant-workspace` adds reserves in its companion, which asks other overlays for sizes.
+# The builder takes buffers from the workspace itself: vllm-project/vllm#44053, from 0.24 on. The method that
+# `turboquant-workspace` adds does not, for it reserves in its companion, which asks other overlays for sizes.
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
-# Upstream may reserve elsewhere, such as in a base class. The last line excludes the method of `turboquant-workspace`.
+# Upstream reserves nothing, as up to 0.23: the builder takes no buffers, and `__init__` calls no `_reserve_workspace`,
+# or only that of `turboquant-workspace`. Another method of that name may reserve elsewhere, such as in a base class.
 not_reserved_by_upstream = ~reserved_by_upstream & (
     ~builder_init.contains("self._reserve_workspace()")
     | reserve_workspace.contains("reserve_workspace(self, current_workspace_manager(), ...)")
@@ -41,7 +43,8 @@ no_turboquant = (~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*
     "this vLLM has no TurboQuant KV cache"
 )
 
-# Every shape with `refusal` requires this: without the attribute, the refusal would assume no speculation.
+# `VllmConfig` sets `speculative_config`, in every release so far. Shapes whose code reads the attribute require this: a
+# `refusal` that does not find it assumes that there is no speculation.
 knows_speculation = File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
 
 refusal = (

@@ -23,7 +23,7 @@ else starts, eager ngram speculation among it.
 from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, builder, builder_init, continuation, decode
+from vpatch_overlays._shared import attention, builder, builder_init, continuation, decode, reserve_workspace
 
 helper = Companion(f"{shared.COMPANIONS}.turboquant_workspace")
 
@@ -34,31 +34,29 @@ def _reserve_workspace(self) -> None:
         reserve_workspace(self, current_workspace_manager(), _CONTINUATION_DECODE_THRESHOLD)
 '''
 
-GROWTH = """
-k_buf = getattr(layer, "_tq_k_dequant_buf", None)
-if k_buf is None or k_buf.shape[2] < alloc_len:
-    k_buf = torch.empty(buf_shape, dtype=torch.float16, device=device)
-    v_buf = torch.empty(buf_shape, dtype=torch.float16, device=device)
-    layer._tq_k_dequant_buf = k_buf
-    layer._tq_v_dequant_buf = v_buf
-else:
-    v_buf = layer._tq_v_dequant_buf
+# Without a workspace, as in vLLM's kernel tests, `scratch` allocates.
+in_scratch_from_growing_buffers = """
+-k_buf = getattr(layer, "_tq_k_dequant_buf", None)
+-if k_buf is None or k_buf.shape[2] < alloc_len:
+-    k_buf = torch.empty(buf_shape, dtype=torch.float16, device=device)
+-    v_buf = torch.empty(buf_shape, dtype=torch.float16, device=device)
+-    layer._tq_k_dequant_buf = k_buf
+-    layer._tq_v_dequant_buf = v_buf
+-else:
+-    v_buf = layer._tq_v_dequant_buf
++k_buf, v_buf = scratch(
++    current_workspace_manager() if is_workspace_manager_initialized() else None,
++    device,
++    (buf_shape, torch.float16),
++    (buf_shape, torch.float16),
++)
 """
-
-# vLLM's kernel tests make no workspace.
-INTO_SCRATCH = """
-k_buf, v_buf = scratch(
-    current_workspace_manager() if is_workspace_manager_initialized() else None,
-    device,
-    (buf_shape, torch.float16),
-    (buf_shape, torch.float16),
-)
+in_scratch = """
+-current_workspace_manager().get_simultaneous($BUFFERS)
++scratch(current_workspace_manager(), $DEVICE, $BUFFERS)
 """
-
 KEYS_AND_VALUES = "(buf_shape, torch.float16), (buf_shape, torch.float16)"
 PARTIAL_RESULTS = "((B, Hq, S, D + 1), torch.float32), ((B, Hq, D), query.dtype), ((B, Hq), torch.float32)"
-
-ANY_USE = "current_workspace_manager().get_simultaneous(...)"
 
 reservation = (
     attention.ensure_import(
@@ -68,8 +66,12 @@ reservation = (
     builder_init.insert_after("self._init_reorder_batch_threshold(...)", "self._reserve_workspace()"),
     helper.import_into(attention, "reserve_workspace, scratch"),
 )
+ANY_USE = "current_workspace_manager().get_simultaneous(...)"
+
+# The builder reserves when it is made: vllm-project/vllm#44053, from 0.24 on.
 reserves = builder_init.contains("self._reserve_workspace()")
-nothing_reserved = ~reserves & ~builder.contains(ANY_USE)
+# Nothing in the builder reserves, neither so nor otherwise; the overlay is not stacked on another reservation.
+nothing_reserved = ~reserves & ~shared.reserved_by_upstream
 
 
 def needed(use: Use) -> Need:
@@ -77,12 +79,6 @@ def needed(use: Use) -> Need:
     if not use.turboquant:
         return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, which other kernels read")
     return Need(needed=True, because=f"a prompt of more than {use.chunk:,} tokens goes on from TurboQuant's KV cache")
-
-
-def in_scratch(buffers: str, device: str) -> tuple[str, str]:
-    """Return how upstream takes buffers from the workspace, and how the overlay does."""
-    manager = "current_workspace_manager()"
-    return f"{manager}.get_simultaneous({buffers})", f"scratch({manager}, {device}, {buffers})"
 
 
 overlay = Overlay(
@@ -105,8 +101,9 @@ overlay = Overlay(
         Part(
             "workspace",
             upstream=("vllm-project/vllm#44053",),
+            # All of #44053: the builder reserves for decode and for continuations, and both use the workspace.
             merged=reserves
-            & attention.function("TurboQuantMetadataBuilder._reserve_workspace").contains(f"{ANY_USE}\n...\n{ANY_USE}")
+            & reserve_workspace.contains(f"{ANY_USE}\n...\n{ANY_USE}")
             & continuation.contains(ANY_USE)
             & decode.contains(ANY_USE),
             absent=shared.no_turboquant,
@@ -116,13 +113,13 @@ overlay = Overlay(
                     edits=[
                         reservation,
                         shared.refusal,
-                        continuation.replace_expression(*in_scratch(KEYS_AND_VALUES, "device")),
-                        decode.replace_expression(*in_scratch(PARTIAL_RESULTS, "query.device")),
+                        continuation.patch(in_scratch, DEVICE="device", BUFFERS=KEYS_AND_VALUES),
+                        decode.patch(in_scratch, DEVICE="query.device", BUFFERS=PARTIAL_RESULTS),
                     ],
                 ),
                 "0.20": Shape(
                     when=nothing_reserved,
-                    edits=[reservation, continuation.replace_statements(GROWTH, INTO_SCRATCH)],
+                    edits=[reservation, continuation.patch(in_scratch_from_growing_buffers)],
                 ),
             },
         ),
