@@ -24,6 +24,7 @@ qwen = File(f"{LAYERS}/gdn/qwen_gdn_linear_attn.py").function("QwenGatedDeltaNet
 common = File(f"{LAYERS}/gdn_linear_attn.py").function("GatedDeltaNetAttention._forward_core")
 qwen3_next = File("vllm/model_executor/models/qwen3_next.py").function("Qwen3NextGatedDeltaNet._forward_core")
 
+# The call of the kernel that verifies drafts, with its gates.
 VERIFY = """fused_sigmoid_gating_delta_rule_update(
         A_log=self.A_log,
         a={},
@@ -39,8 +40,10 @@ VERIFY = """fused_sigmoid_gating_delta_rule_update(
         num_accepted_tokens=num_accepted_tokens,
         use_qk_l2norm_in_kernel=True,
     )"""
+# A gate in the order of the queries. `mixed_qkv_non_spec` is None in steps that only verify, where nothing is sorted.
 SORTED = "{0} if mixed_qkv_non_spec is None else {0}.index_select(0, spec_token_indx)"
 
+# The layer sorts queries, keys and values so, up to 0.27: what SORTED reads.
 SORTS = """
 if attn_metadata.num_prefills == 0 and attn_metadata.num_decodes == 0:
     mixed_qkv_spec = mixed_qkv
@@ -82,6 +85,7 @@ overlay = Overlay(
     parts=(
         Part(
             "order",
+            # The layer sorts both gates, and passes them to the kernel, as from 0.28 on.
             merged=qwen.contains(VERIFY.format("a_spec", "b_spec"))
             & qwen.contains("a_spec = a.index_select(0, spec_token_indx)")
             & qwen.contains("b_spec = b.index_select(0, spec_token_indx)"),

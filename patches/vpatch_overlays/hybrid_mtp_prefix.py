@@ -26,12 +26,15 @@ find_state = File("vllm/v1/core/single_type_kv_cache_manager.py").function("Mamb
 FURTHER = "curr_hit_length + spec.block_size"
 ONLY_ATTENTION = "curr_hit_length + (0 if isinstance(spec, MambaSpec) else spec.block_size)"
 
+# The search passes the length of the hit so far to every kind of layer: up to 0.19.
 searches_no_further = find.contains(
     "manager_cls.find_longest_cache_hit(block_hashes=..., max_length=curr_hit_length, kv_cache_group_ids=...,"
     " block_pool=..., kv_cache_spec=..., use_eagle=self.use_eagle, alignment_tokens=...)"
 )
+# The search treats Mamba layers in a way of its own, as from 0.26 on.
 names_states = find.contains("MambaSpec") | find.contains("(...).MambaSpec")
-# As vllm-project/vllm#48375 and #57128 propose. The additional block would then be right.
+# The search for Mamba states drops its last block, as vllm-project/vllm#48375 and #57128 propose. The additional block
+# would then be right.
 drops_states = (
     find_state.contains("computed.pop()")
     | find_state.contains("if use_eagle: ...")
@@ -65,6 +68,7 @@ overlay = Overlay(
     parts=(
         Part(
             "margin",
+            # Only other layers than Mamba's look one block further, as from 0.26 on; both names of the flag count.
             merged=find.contains("drop_eagle_block and not isinstance(spec, MambaSpec)")
             | find.contains("use_eagle and not isinstance(spec, MambaSpec)"),
             absent=searches_no_further.means("this vLLM looks no block further"),

@@ -39,11 +39,17 @@ GUARDED = (
     *(f'... if {tq} else "auto" if {none} else ...' for none, tq in product(NO_MODE, IS_TQ)),
 )
 
+# TurboQuant has a quantization mode of its own: vllm-project/vllm#50533, from 0.27 on.
 has_mode = quant_mode.contains('kv_cache_dtype.startswith("turboquant_")')
+# Layers with TurboQuant have a spec of its own class: from 0.20 to 0.27.
 has_spec = get_spec.contains("TQFullAttentionSpec(...)")
+# This spec has the mode, too, as in 0.27.
 tells_mode = get_spec.contains("TQFullAttentionSpec(..., kv_quant_mode=quant_mode, tq_slot_size=...)")
+# The V1 runner passes the cache dtype of the whole cache for every layer: up to 0.24.
 passes_dtype = reshape.contains("attn_backend.get_kv_cache_shape(..., cache_dtype_str=self.cache_config.cache_dtype)")
+# The V1 runner's function knows TurboQuant's spec in some way; no release does.
 names_spec = reshape.contains(TQ) | reshape.contains(f"(...).{TQ}")
+# The V1 runner takes "auto" only for a spec without mode that is not TurboQuant's, in one of the spellings above.
 guards_spec = (
     names_spec
     & AnyOf((runner.imports(TQ), reshape.imports(TQ), reshape.contains(f"(...).{TQ}")))
@@ -72,6 +78,7 @@ overlay = Overlay(
     parts=(
         Part(
             "cache-dtype",
+            # TurboQuant's spec has the mode (from 0.28 on, it is one for all modes), or the runner asks for its class.
             merged=has_mode & (tells_mode | ~has_spec) | guards_spec,
             absent=shared.no_turboquant | passes_dtype.means("this vLLM passes the cache dtype"),
             shapes={

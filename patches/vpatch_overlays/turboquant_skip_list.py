@@ -17,6 +17,7 @@ from vpatch_overlays._shared import arg_utils, create_engine_config, turboquant_
 
 helper = Companion(f"{shared.COMPANIONS}.turboquant_skip_list")
 
+# The list sorted as text, as from 0.32 on. The part is merged if this is there, and nothing is sorted by a key.
 BY_TEXT = """
 cache_config.kv_cache_dtype_skip_layers = sorted(set(cache_config.kv_cache_dtype_skip_layers) | set(boundary))
 """
