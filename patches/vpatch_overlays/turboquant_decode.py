@@ -39,7 +39,6 @@ from vpatch_overlays._shared import (
     impl_init,
     not_reserved_by_upstream,
     reserve_workspace,
-    reserved_by_upstream,
 )
 
 launcher = File("vllm/v1/attention/ops/triton_turboquant_decode.py")
@@ -58,38 +57,39 @@ dispatch = Companion(f"{shared.COMPANIONS}.turboquant_decode_dispatch", along=KE
 buffers = Companion(f"{shared.COMPANIONS}.turboquant_decode_buffers", along=(*KERNELS, "turboquant_decode_drafts"))
 drafts = Companion(f"{shared.COMPANIONS}.turboquant_decode_drafts", along=KERNELS)
 
-DISPATCH = """
-decoded = decode_if_supported(
-    query,
-    kv_cache,
-    block_table,
-    seq_lens,
-    Pi,
-    centroids,
-    scale,
-    mse_bits,
-    key_packed_size,
-    value_quant_bits,
-    key_fp8=key_fp8,
-    norm_correction=norm_correction,
-    mid_o_buf=mid_o_buf,
-    output_buf=output_buf,
-)
-if decoded is not None:
-    return decoded
+by_new_kernels = """
++decoded = decode_if_supported(
++    query,
++    kv_cache,
++    block_table,
++    seq_lens,
++    Pi,
++    centroids,
++    scale,
++    mse_bits,
++    key_packed_size,
++    value_quant_bits,
++    key_fp8=key_fp8,
++    norm_correction=norm_correction,
++    mid_o_buf=mid_o_buf,
++    output_buf=output_buf,
++)
++if decoded is not None:
++    return decoded
+ B, Hq, D = query.shape
+"""
+by_one_kernel = """
+-k_flat = key.float().reshape(NH, D)
+-norms = k_flat.norm(dim=1, keepdim=True)
+-x_hat = k_flat / (norms + 1e-8)
+-y = x_hat @ PiT
++y, norms = normed_and_rotated(key, PiT)
 """
 
-NORMED = """
-k_flat = key.float().reshape(NH, D)
-norms = k_flat.norm(dim=1, keepdim=True)
-x_hat = k_flat / (norms + 1e-8)
-y = x_hat @ PiT
-"""
-
-# What the kernels take for granted.
+# Keys are rotated by a Hadamard matrix, as in every release so far; the new kernels compute its entries themselves.
 rotates_by_hadamard = on_device.contains("H = _build_hadamard(D, str(device))\nlayer._tq_PiT = H\nlayer._tq_Pi = H")
 
-# Flash attention 3 plans its work by the layers that it attends to, which must not be TurboQuant's.
+# Flash attention 3 plans its work by its own layers, and passes over TurboQuant's. The second form is from 0.31 on.
 passes_over_others = AnyOf(
     (
         planned.contains("if not isinstance(layer.impl, FlashAttentionImpl):\n    continue"),
@@ -97,16 +97,12 @@ passes_over_others = AnyOf(
     )
 )
 
-OWN_SPLITS = "S = self.max_num_kv_splits"
-TO_RESERVE = "max_num_splits = self.vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
-TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash_attn_version >= 3"
-
 sized = (
     impl_init.insert_before(
         "cfg = self.tq_config",
         "self._decode_need = need_of_layer(self)",
     ),
-    decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
+    decode.insert_after("S = self.max_num_kv_splits", "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(
         "num_tokens = query.shape[0]",
         "if attn_metadata is None:\n    reserve_while_profiling(self, kv_cache, query)",
@@ -134,8 +130,9 @@ drafted = (
     ),
     drafts.import_into(attention, "verifies, with_rows"),
 )
+# `build` recognizes decode steps by this threshold, as in every release so far; THRESHOLD sets it.
 by_threshold = build.contains("split_decodes_and_prefills(cam, decode_threshold=self.reorder_batch_threshold)")
-has_splits = decode.contains(OWN_SPLITS)
+# vLLM 0.20: `decode` takes nothing from the shared workspace.
 own_buffers = (~decode.contains("current_workspace_manager()")).means(
     "this vLLM lets each layer have buffers of its own"
 )
@@ -176,15 +173,16 @@ overlay = Overlay(
         Part(
             "attention",
             upstream=("vllm-project/vllm#55610",),
+            # A kernel with tensor cores in vLLM's own launcher; no release has one.
             merged=launcher.contains("tl.dot(...)"),
             absent=shared.no_turboquant,
             shapes={
                 "0.20": Shape(
                     when=rotates_by_hadamard,
                     edits=[
-                        launch.insert_before("B, Hq, D = query.shape", DISPATCH),
+                        launch.patch(by_new_kernels),
                         dispatch.import_into(launcher, "decode_if_supported"),
-                        store.replace_statements(NORMED, "y, norms = normed_and_rotated(key, PiT)"),
+                        store.patch(by_one_kernel),
                         dispatch.import_into(storing, "normed_and_rotated"),
                         kernel_warmup.insert_before("do_deep_gemm_warmup = $VALUE", "warm_up(worker)"),
                         dispatch.import_into(warmup, "warm_up"),
@@ -195,7 +193,7 @@ overlay = Overlay(
         Part(
             "buffers",
             absent=shared.no_turboquant | own_buffers,
-            shapes={"0.21": Shape(when=has_splits, edits=sized)},
+            shapes={"0.21": sized},
         ),
         # Not a second shape of `buffers`: a tree that lacks only this edit would match the first one, as applied.
         Part(
@@ -204,18 +202,17 @@ overlay = Overlay(
             | own_buffers
             | not_reserved_by_upstream.means("this vLLM reserves no workspace for decode steps"),
             shapes={
-                "0.24": Shape(
-                    when=reserved_by_upstream,
-                    edits=reserve_workspace.insert_after(
-                        TO_RESERVE, "max_num_splits = splits_to_reserve(self, max_num_splits)"
-                    ),
+                "0.24": reserve_workspace.insert_after(
+                    "max_num_splits = self.vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph",
+                    "max_num_splits = splits_to_reserve(self, max_num_splits)",
                 )
             },
         ),
+        # Steps that verify drafts need what the part `buffers` sets.
         Part(
             "drafts",
             absent=shared.no_turboquant | own_buffers,
-            shapes={"0.21": Shape(when=has_splits & by_threshold & shared.knows_speculation, edits=drafted)},
+            shapes={"0.21": Shape(when=~own_buffers & by_threshold & shared.knows_speculation, edits=drafted)},
         ),
         Part(
             "flash-attention",
@@ -225,7 +222,8 @@ overlay = Overlay(
                     when=passes_over_others,
                     edits=[
                         create_engine_config.replace_expression(
-                            TOO_NEW, "needs_flash_attention_2(attention_config.flash_attn_version)"
+                            "attention_config.flash_attn_version is None or attention_config.flash_attn_version >= 3",
+                            "needs_flash_attention_2(attention_config.flash_attn_version)",
                         ),
                         switch.import_into(arg_utils, "needs_flash_attention_2"),
                     ],

@@ -49,7 +49,7 @@ CASES = (
         (HADAMARD, "            layer._tq_Pi = H * signs\n", "_ensure_on_device has no `H = _build_hadamard(D, str("),
         # Buffers would stay as large as upstream's.
         (SIZES, SIZES.replace("max_num_splits", "splits"), "`max_num_splits` is not there; line"),
-        (SPLITS, SPLITS.replace("self.max", "self._max"), "_decode_attention has no `S = self.max_num_kv_splits`"),
+        (SPLITS, SPLITS.replace("self.max", "self._max"), "`S = self.max_num_kv_splits` is not there"),
     ),
     *drifted(
         "0.21.0",
