@@ -16,7 +16,7 @@ With dual batch overlap the V1 runner profiles half a batch at a time, and so ha
 that vLLM stored before (`VLLM_ENABLE_STARTUP_PLAN`, from 0.26 on) does not count it: delete the plan after `apply`.
 """
 
-from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
+from vpatch import Companion, Need, Overlay, Part, Use, probe
 
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import (
@@ -26,48 +26,30 @@ from vpatch_overlays._shared import (
     impl_init,
     not_reserved_by_upstream,
     reserve_workspace,
-    reserved_by_upstream,
 )
 
 helper = Companion(f"{shared.COMPANIONS}.turboquant_tiles")
 
 # An empty cache marks the profiling pass by which vLLM sizes the cache. Layers that use another's cache have no key.
-COUNTED = """
-if attn_metadata is None and kv_cache.numel() == 0 and key is not None and in_tiles():
-    rehearse(self, layer, query, key, value)
+rehearsed = """
++if attn_metadata is None and kv_cache.numel() == 0 and key is not None and in_tiles():
++    rehearse(self, layer, query, key, value)
+ if attn_metadata is None:
+     return output.fill_(0)
 """
-
-TILED = """
-if in_tiles():
-    return continue_in_tiles(self, query, key_chunk, val_chunk, kv_cache, block_table, cached_len, Pi, centroids)
+tiled = """
++if in_tiles():
++    return continue_in_tiles(self, query, key_chunk, val_chunk, kv_cache, block_table, cached_len, Pi, centroids)
+ q_len, Hq, D = query.shape
 """
-
-SPLITS = "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
-
-UPSTREAMS_GATE = """
-reserve_continuation_prefill = (
-    scheduler_config.enable_chunked_prefill
-    and scheduler_config.max_num_batched_tokens > _CONTINUATION_DECODE_THRESHOLD
-)
+not_reserved = """
++if all_in_tiles(self):
++    return
+ reserve_continuation_prefill = (
+     scheduler_config.enable_chunked_prefill
+     and scheduler_config.max_num_batched_tokens > _CONTINUATION_DECODE_THRESHOLD
+ )
 """
-
-NOT_IN_THE_WORKSPACE = """
-if all_in_tiles(self):
-    return
-"""
-
-tiles = (
-    impl_init.insert_after(SPLITS, "self._limits = Limits.of(vllm_config)"),
-    forward.insert_before(
-        "if attn_metadata is None:\n    return output.fill_(0)",
-        COUNTED,
-    ),
-    continuation.insert_before(
-        "q_len, Hq, D = query.shape",
-        TILED,
-    ),
-    helper.import_into(attention, "Limits, all_in_tiles, continue_in_tiles, in_tiles, rehearse"),
-)
 
 
 def needed(use: Use) -> Need:
@@ -96,19 +78,25 @@ overlay = Overlay(
     parts=(
         Part(
             "tiles",
+            # Upstream merges the attention of several pieces, too; no release does.
             merged=continuation.contains("merge_attn_states(...)"),
             absent=shared.no_turboquant,
-            shapes={"0.20": tiles},
+            shapes={
+                "0.20": [
+                    impl_init.insert_after(
+                        "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph",
+                        "self._limits = Limits.of(vllm_config)",
+                    ),
+                    forward.patch(rehearsed),
+                    continuation.patch(tiled),
+                    helper.import_into(attention, "Limits, all_in_tiles, continue_in_tiles, in_tiles, rehearse"),
+                ]
+            },
         ),
         Part(
             "reservation",
             absent=shared.no_turboquant | not_reserved_by_upstream.means("this vLLM reserves no workspace for prompts"),
-            shapes={
-                "0.24": Shape(
-                    when=reserved_by_upstream,
-                    edits=reserve_workspace.insert_before(UPSTREAMS_GATE, NOT_IN_THE_WORKSPACE),
-                ),
-            },
+            shapes={"0.24": reserve_workspace.patch(not_reserved)},
         ),
     ),
 )
