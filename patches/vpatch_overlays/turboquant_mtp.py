@@ -31,7 +31,7 @@ step in which one prompt starts and another goes on takes longer than on stock, 
 would be wrong. With this overlay they refuse nothing.
 """
 
-from vpatch import Companion, Edits, File, Need, Overlay, Part, Shape, Use, probe
+from vpatch import Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import attention, build, builder, forward, metadata, prefill, runner
@@ -50,39 +50,48 @@ def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport
         return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     return cls._cudagraph_support
 '''
-SUPPORT = "_cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH"
 LOWERED = """
 cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
 and uniform_decode_query_len > 1
 and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value
 """
-# vLLM lowers the mode of a model by what its backends support, and the V1 and the V2 model runner ask the builder.
+# vLLM lowers the mode of a model by what its backends support, as in every release with TurboQuant so far. Both model
+# runners ask the builder for it.
 lowers = resolve.contains(f"({LOWERED})")
 
-# The V2 runner prepares its graphs in another way (vllm-project/vllm#45953).
 ROUNDED = """
 if {}cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and uniform_decode_query_len > 1:
     self.adjust_cudagraph_sizes_for_spec_decode(...)
 """
+# vLLM rounds the sizes for `FULL` graphs alone. From 0.25 on it leaves out the V2 runner, which prepares its graphs in
+# another way (vllm-project/vllm#45953).
 only_full = resolve.contains(ROUNDED.format("")) | resolve.contains(ROUNDED.format("not use_v2_model_runner and "))
+# The function that rounds takes the number of tensor-parallel ranks, too: up to 0.31.
 by_tensor_parallel = compilation.function("CompilationConfig.adjust_cudagraph_sizes_for_spec_decode").takes(
     "tensor_parallel_size"
 )
-RESOLVED = "cudagraph_mode = self.compilation_config.resolve_cudagraph_mode_and_sizes(...)"
-ROUND = """
-if cudagraph_mode == CUDAGraphMode.PIECEWISE and self.uniform_decode_query_len > 1:
-    self.compilation_config.adjust_cudagraph_sizes_for_spec_decode({})
+in_multiples = """
+ cudagraph_mode = self.compilation_config.resolve_cudagraph_mode_and_sizes(...)
++if cudagraph_mode == CUDAGraphMode.PIECEWISE and self.uniform_decode_query_len > 1:
++    self.compilation_config.adjust_cudagraph_sizes_for_spec_decode($ARGS)
 """
-QUERY_LEN, TENSOR_PARALLEL = "self.uniform_decode_query_len", "self.parallel_config.tensor_parallel_size"
+QUERY_LEN = "uniform_decode_query_len=self.uniform_decode_query_len"
+AND_TENSOR_PARALLEL = f"{QUERY_LEN}, tensor_parallel_size=self.parallel_config.tensor_parallel_size"
 
-LENGTHS = "_arange_cache[cached_len + 1 : seq_len + 1]"
-EXACT_LENGTHS = "_arange_cache[1 : q_len + 1] + (attn_metadata.seq_lens[i] - q_len)"
+exact_lengths = """
+-synth_seq_lens = _arange_cache[cached_len + 1 : seq_len + 1]
++synth_seq_lens = _arange_cache[1 : q_len + 1] + (attn_metadata.seq_lens[i] - q_len)
+"""
+# The lengths that Python reads are those on the device: vLLM 0.20.
 reads_the_device = prefill.contains("attn_metadata.seq_lens.tolist()") & ~prefill.contains("attn_metadata.seq_lens_cpu")
 
+# vLLM asks for the longest request alone. A longer condition, as in vllm-project/vllm#46461, is not replaced.
 LONGEST = "_HAS_FLASH_ATTN and attn_metadata.max_query_len == attn_metadata.max_seq_len"
-# Whole statements: a longer condition, as in vllm-project/vllm#46461, would contain the expression, too.
-by_longest = prefill.contains(f"if {LONGEST}:\n    return self._flash_attn_varlen(...)")
-by_upper_bound = prefill.contains(f"synth_seq_lens = {LENGTHS}")
+only_if_fresh = """
+-if $LONGEST:
++if $LONGEST and attn_metadata.fresh_prompts:
+     return self._flash_attn_varlen(...)
+"""
 
 # UltraQuant's attention inherits from TurboQuant's, and has a copy of this function with the same errors.
 ultraquant = File("vllm/v1/attention/backends/ultraquant_attn.py").function(
@@ -91,24 +100,18 @@ ultraquant = File("vllm/v1/attention/backends/ultraquant_attn.py").function(
 no_ultraquant = (~File("vllm/config/cache.py").lists("CacheDType", "ultraquant_*")).means(
     "this vLLM has no UltraQuant KV cache"
 )
-LONGEST_OF_ULTRAQUANT = f"{LONGEST} and D <= _CK_MAX_HEAD_DIM"
 
 
-def rounds(**arguments: str) -> Edits:
-    """Round the sizes of CUDA graphs on the V1 runner, where vLLM has not."""
-    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    return settle.insert_after(RESOLVED, ROUND.format(given))
-
-
-def looks_at_each(last: str) -> Shape:
-    """Return the shape in which only the longest request is looked at; `last` ends a call that is for prompts alone."""
+def asks_each_request(last: str) -> Shape:
+    """Make the shape whose `forward` builds the metadata of a step's prompts by a call that ends with `last`."""
     return Shape(
-        when=common.contains("seq_lens_cpu_upper_bound: ... = None") & by_longest,
+        # What `only_fresh_prompts` reads: in every release with TurboQuant so far.
+        when=common.contains("seq_lens_cpu_upper_bound: ... = None"),
         edits=[
             metadata.insert_after("num_decode_tokens: int = 0", "fresh_prompts: bool = False"),
             build.add_keyword("TurboQuantMetadata(...)", "fresh_prompts=only_fresh_prompts(cam, num_decodes)"),
             forward.add_keyword(f"TurboQuantMetadata(..., {last})", "fresh_prompts=attn_metadata.fresh_prompts"),
-            prefill.replace_expression(LONGEST, f"{LONGEST} and attn_metadata.fresh_prompts"),
+            prefill.patch(only_if_fresh, LONGEST=LONGEST),
             helper.import_into(attention, "only_fresh_prompts"),
         ],
     )
@@ -155,7 +158,10 @@ overlay = Overlay(
                     edits=[
                         builder.add_function(GET_CUDAGRAPH_SUPPORT),
                         # `_shared.refusal` asks for it. The parts stand together, since vpatch applies all or none.
-                        builder.insert_after(SUPPORT, "verifies_exactly: ClassVar[bool] = True"),
+                        builder.insert_after(
+                            "_cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH",
+                            "verifies_exactly: ClassVar[bool] = True",
+                        ),
                         helper.import_into(attention, "verified_in_graphs"),
                     ],
                 )
@@ -166,10 +172,10 @@ overlay = Overlay(
             upstream=("vllm-project/vllm#46324",),
             absent=shared.no_turboquant,
             shapes={
-                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=rounds(uniform_decode_query_len=QUERY_LEN)),
+                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=settle.patch(in_multiples, ARGS=QUERY_LEN)),
                 "0.20": Shape(
                     when=only_full & by_tensor_parallel,
-                    edits=rounds(uniform_decode_query_len=QUERY_LEN, tensor_parallel_size=TENSOR_PARALLEL),
+                    edits=settle.patch(in_multiples, ARGS=AND_TENSOR_PARALLEL),
                 ),
             },
         ),
@@ -177,41 +183,29 @@ overlay = Overlay(
             "lengths",
             upstream=("vllm-project/vllm#53180",),
             absent=shared.no_turboquant | reads_the_device.means("this vLLM reads the lengths from the device"),
-            shapes={"0.21": Shape(when=by_upper_bound, edits=prefill.replace_expression(LENGTHS, EXACT_LENGTHS))},
+            shapes={"0.21": prefill.patch(exact_lengths)},
         ),
         Part(
             "fresh-prompts",
             upstream=("vllm-project/vllm#46461",),
             absent=shared.no_turboquant,
             shapes={
-                "0.21": looks_at_each("is_prefill=True, query_start_loc_cpu=$STARTS, seq_lens_cpu=$LENGTHS"),
-                "0.20": looks_at_each("is_prefill=True"),
+                "0.21": asks_each_request("is_prefill=True, query_start_loc_cpu=$STARTS, seq_lens_cpu=$LENGTHS"),
+                "0.20": asks_each_request("is_prefill=True"),
             },
         ),
         Part(
             "ultraquant-lengths",
             upstream=("vllm-project/vllm#53180",),
             absent=no_ultraquant,
-            shapes={
-                "0.32": Shape(
-                    when=ultraquant.contains(f"synth_seq_lens = {LENGTHS}"),
-                    edits=ultraquant.replace_expression(LENGTHS, EXACT_LENGTHS),
-                )
-            },
+            shapes={"0.32": ultraquant.patch(exact_lengths)},
         ),
         # The part `fresh-prompts` sets what this one reads.
         Part(
             "ultraquant-fresh-prompts",
             upstream=("vllm-project/vllm#46461",),
             absent=no_ultraquant,
-            shapes={
-                "0.32": Shape(
-                    when=ultraquant.contains(f"if {LONGEST_OF_ULTRAQUANT}:\n    return self._flash_attn_varlen(...)"),
-                    edits=ultraquant.replace_expression(
-                        LONGEST_OF_ULTRAQUANT, f"{LONGEST_OF_ULTRAQUANT} and attn_metadata.fresh_prompts"
-                    ),
-                )
-            },
+            shapes={"0.32": ultraquant.patch(only_if_fresh, LONGEST=f"{LONGEST} and D <= _CK_MAX_HEAD_DIM")},
         ),
     ),
 )

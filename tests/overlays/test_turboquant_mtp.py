@@ -35,7 +35,7 @@ CASES = (
         (SUPPORT, SUPPORT + OWN_SUPPORT, "'get_cudagraph_support' is defined already, and is another one"),
         (SUPPORT, SUPPORT.replace("UNIFORM_BATCH", "ALWAYS"), "`AttentionCGSupport.UNIFORM_BATCH` is not there; line"),
         # Half of what upstream proposes, in another form.
-        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`{LENGTHS}` is not there"),
+        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`synth_seq_lens = {LENGTHS}` is not there"),
         (
             LONGEST,
             f"{LONGEST[:-1]} and not attn_metadata.num_decodes:",
@@ -57,7 +57,7 @@ CASES = (
     *drifted(
         "0.33.0",
         ULTRAQUANT,
-        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`{LENGTHS}` is not there"),
+        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`synth_seq_lens = {LENGTHS}` is not there"),
         (
             "            and D <= _CK_MAX_HEAD_DIM",
             "            and D < _CK_MAX_HEAD_DIM",
