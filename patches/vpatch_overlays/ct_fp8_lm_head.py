@@ -59,32 +59,38 @@ DISPATCHED = ("vllm-project/vllm#37291",)
 QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
 KERNELS_READ = ("vllm-project/vllm#52543",)
 
-DISPATCH = """
-if isinstance(layer, ParallelLMHead):
-    return head_method(self, layer, prefix)
+asks_for_heads = """
+ ^
+ if isinstance(layer, LinearBase):
+     ...
++if isinstance(layer, ParallelLMHead):
++    return head_method(self, layer, prefix)
+ if isinstance(layer, Attention):
+     return CompressedTensorsKVCacheMethod(self)
 """
-
-IGNORED = """
-if should_ignore_layer(layer_name, ignore=self.ignore, fused_mapping=self.packed_modules_mapping):
-    return None
+names_as_in_config = """
++layer_name = name_in_config(layer, layer_name, self)
+ if should_ignore_layer(layer_name, ignore=self.ignore, fused_mapping=self.packed_modules_mapping):
+     return None
 """
-
+loads_fp8 = """
+ packed_dim = getattr(param, "packed_dim", None)
++if load_fp8_head(self, param, loaded_weight):
++    return
+"""
+reshapes_scalars = """
+ if output_dim is None:
++    if loaded_weight.ndim == 0 and param.data.numel() == 1:
++        loaded_weight = loaded_weight.reshape(param.data.shape)
+     assert param.data.shape == loaded_weight.shape
+     ...
+"""
+shares_only_equal_types = """
+ w = draft.weight
++if w.dtype != target.weight.dtype:
++    return False
+"""
 SHARED = "torch.equal(target_language_model.lm_head.weight.cpu(), self.model.lm_head.weight.cpu())"
-
-OTHER_TYPE = """
-if w.dtype != target.weight.dtype:
-    return False
-"""
-
-LOAD_FP8 = """
-if load_fp8_head(self, param, loaded_weight):
-    return
-"""
-
-SCALAR = """
-if loaded_weight.ndim == 0 and param.data.numel() == 1:
-    loaded_weight = loaded_weight.reshape(param.data.shape)
-"""
 
 TIE_BEFORE_0_24 = """
 if self.quant_config and self.quant_config.get_name() == "gguf":
@@ -120,6 +126,7 @@ def part(
 def passes_config(name: str, models: tuple[Block, ...], upstream: Links = ()) -> Part:
     """Make a part that passes the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
+    # Each of the models does so: Qwen3.5 from 0.23 on (vllm-project/vllm#42124), Qwen3-Next in no release.
     passed = All(tuple(model.contains("ParallelLMHead(..., quant_config=..., prefix=...)") for model in models))
     add = [model.add_keyword(call, "quant_config=self.quant_config") for model in models]
     return part(name, add, merged=passed, upstream=upstream)
@@ -183,18 +190,15 @@ overlay = Overlay(
             compressed_tensors.ensure_import(
                 "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"
             ),
-            get_method.insert_before(
-                "if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
-                DISPATCH,
-            ),
+            get_method.patch(asks_for_heads),
             dispatching.import_into(compressed_tensors, "head_method"),
-            when=~(get_method.contains("ParallelLMHead") | get_method.contains("VocabParallelEmbedding")),
+            # Heads are dispatched: vllm-project/vllm#37291, from 0.20 on.
             merged=get_method.contains("isinstance(layer, ParallelLMHead)"),
             upstream=DISPATCHED,
         ),
         part(
             "target-names",
-            get_scheme.insert_before(IGNORED, "layer_name = name_in_config(layer, layer_name, self)"),
+            get_scheme.patch(names_as_in_config),
             dispatching.import_into(compressed_tensors, "name_in_config"),
         ),
         part(
@@ -214,16 +218,15 @@ overlay = Overlay(
         part(
             "block-scales",
             init.insert_after("self.quant_method: QuantizeMethodBase = quant_method", "pad_to_blocks(self)"),
-            load.insert_after('packed_dim = getattr(param, "packed_dim", None)', LOAD_FP8),
+            load.patch(loads_fp8),
             weights.import_into(vocab, "load as load_fp8_head", "pad_to_blocks"),
+            # The loader knows block scales, by their parameter or by the block size; in no release.
             merged=load.contains("BlockQuantScaleParameter") | load.contains("self.weight_block_size"),
         ),
         part(
             "scalar-scales",
-            load.within("if output_dim is None").insert_before(
-                "assert param.data.shape == loaded_weight.shape", SCALAR
-            ),
-            when=~load.contains("loaded_weight.ndim"),
+            load.patch(reshapes_scalars),
+            # The loader reshapes scalar scales: vllm-project/vllm#42124, from 0.23 on.
             merged=load.contains("loaded_weight = loaded_weight.reshape(1)"),
             upstream=QWEN3_5_PASSES,
         ),
@@ -232,7 +235,9 @@ overlay = Overlay(
             init.insert_after("self.embedding_dim = embedding_dim", "set_geometry(self, prefix)"),
             head_init.insert_before("super().__init__(...)", "self.has_bias = bias"),
             weights.import_into(vocab, "set_geometry"),
+            # The embedding has no geometry of upstream's: the overlay would set another one over it.
             when=~init.contains("self.output_partition_sizes"),
+            # It has all that the kernels read, as vllm-project/vllm#52543 proposes: from 0.31 on.
             merged=init.contains("self.output_partition_sizes = ...") & head_init.contains("self.has_bias = bias"),
             upstream=KERNELS_READ,
         ),
@@ -262,7 +267,7 @@ overlay = Overlay(
         ),
         Part(
             "draft-heads-v2",
-            {"0.22": v2_drafts.function("_should_share").insert_after("w = draft.weight", OTHER_TYPE)},
+            {"0.22": v2_drafts.function("_should_share").patch(shares_only_equal_types)},
             absent=v2_drafts.function("load_eagle_model")
             .contains("share_lm_head = not eagle_model.has_own_lm_head")
             .means("this vLLM never replaces the head of a draft that has its own"),
