@@ -23,7 +23,7 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
-    ("gpu", "installation", "manifest", "processes", "script", "settings"),
+    ("gpu", "installation", "manifest", "processes", "script", "settings", "stamps"),
     ("core", "net"),
     ("tree", "release"),
     ("api",),

@@ -12,8 +12,8 @@ from pathlib import Path
 from vpatch.errors import naming
 from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined, release_of
 from vpatch.manifest import sha256
+from vpatch.stamps import BYTECODE
 
-BYTECODE = "__pycache__"
 PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm
 
 _GUEST = Path(__file__).parents[1] / "guest"

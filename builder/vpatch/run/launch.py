@@ -15,8 +15,9 @@ from vpatch.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.run import store
 from vpatch.run.command import Command, current_folder
 from vpatch.run.content import PLUGIN, Content
-from vpatch.run.memo import Memo, Watched, opened
+from vpatch.run.memo import Memo, Watched
 from vpatch.run.upkeep import MEMOS
+from vpatch.stamps import opened
 from vpatch.tree.interpreter import Interpreter, asked
 from vpatch.tree.locate import Tree, tree_at
 

@@ -17,8 +17,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.run.content import BYTECODE, Content, is_bytecode
+from vpatch.run.content import Content, is_bytecode
 from vpatch.run.upkeep import STAGING, prune, share, touch
+from vpatch.stamps import BYTECODE
 
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
 
