@@ -130,7 +130,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "list": (),
         "show": (HYBRID, tree),
         "new": ("my-fix", tmp_path),
-        "matrix": ("--tree", tree, *ONLY),
+        "matrix": ("--tree", tree, "--no-cache", *ONLY),
         "cache": (),
     }
     assert runs.keys() == set(COMMANDS)

@@ -15,7 +15,7 @@ COMPOSE = ("plan", "--preset", "qwen3.6-35b-5090-32k", "--compose")
 @pytest.fixture(params=["compose", deep("html")])
 def command(request: pytest.FixtureRequest, slim: Trees) -> tuple[str, ...]:
     """A command that lacks the name of its file."""
-    matrix = ("matrix", "--tree", str(slim("0.20.2")), "--overlay", "turboquant-skip-list")
+    matrix = ("matrix", "--no-cache", "--tree", str(slim("0.20.2")), "--overlay", "turboquant-skip-list")
     return COMPOSE if request.param == "compose" else (*matrix, "--html")
 
 

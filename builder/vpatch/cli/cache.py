@@ -1,4 +1,4 @@
-"""The command that shows and clears the user's cache: releases that were read, and farms of `vpatch run`."""
+"""The command that shows and clears the user's cache: releases that were read, verdicts, and farms of `vpatch run`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from vpatch.settings import cache_folder
 @click.option("--clear", is_flag=True, help="Remove the cache, except farms that processes run from.")
 @reported
 def cache_command(*, clear: bool) -> Report:
-    """Show or clear the cache: releases that were read, and farms.
+    """Show or clear the cache: releases, verdicts and farms.
 
-    The farms are those of `vpatch run`. vpatch checks each file of the cache when it uses it. The cache is in
-    XDG_CACHE_HOME, by default ~/.cache.
+    The releases and verdicts are those of `vpatch matrix`, the farms those of `vpatch run`. vpatch checks each file of
+    the cache when it uses it. The cache is in XDG_CACHE_HOME, by default ~/.cache.
     """
     cache = Cache(cache_folder())
     store = (cache.folder / FARMS).resolve()

@@ -31,10 +31,12 @@ from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Urgency, changes
 from vpatch.matrix.cache import Cache
+from vpatch.matrix.memo import RowMemo
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
 from vpatch.matrix.trees import LocalTree, Revision
 from vpatch.matrix.verdicts import Matrix, RowSource, as_rows, read_rows
+from vpatch.stamps import opened
 
 PATH = PathType()
 
@@ -116,8 +118,11 @@ def matrix_command(
         page_template()  # may not be installed
         check_outfile(html, force=force)
     before = read_rows(baseline) if baseline else None
-    installed = discover()
+    with opened() as code:
+        installed = discover()
     overlays = select(installed, ids) if ids else installed
+    together = [item.id for item in overlays if ids or not item.overlay.opt_in]
+    memo = None if no_cache else RowMemo.of(overlays, together, code)
     revisions = [Revision(*pair) for pair in product(repositories, revs or ("HEAD",))]
     sources: list[RowSource] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]
     notes: tuple[str, ...] = ()
@@ -127,7 +132,7 @@ def matrix_command(
         sources = [*releases, *sources]
     _check_names(sources)
     with share(counted(len(sources), "vLLM")) as progress:
-        matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
+        matrix = run(sources, overlays, together, progress, memo)
     if html:
         write_outfile(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
     notes = (*notes, *(f"{row.name}: {note}" for row in matrix.rows if row.tree for note in row.tree.notes))

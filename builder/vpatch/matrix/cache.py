@@ -1,4 +1,4 @@
-"""The user's cache of wheels and indexes: files by their hash, checked whenever they are used."""
+"""The user's cache of wheels, indexes and verdicts: files by their hash, checked whenever they are used."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile
 
 SHA256 = re.compile(r"[0-9a-f]{64}")  # no other text may become a path
-WHEELS, LISTINGS = "wheels", "listings"  # the two kinds of notes
+WHEELS, LISTINGS, VERDICTS = "wheels", "listings", "verdicts"  # the kinds of notes
 
 Note = Mapping[str, Any]
 Damaged = Callable[[], object]  # called when an entry had been changed, after its removal
 
 _OBJECTS, _NEW = "objects", "new"
 # What `clear` may remove: the user may have put other files there.
-_OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
-_OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
+_OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings|verdicts)/[0-9a-f]{64}|new/[0-9a-f]{32}")
+_OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|verdicts|new|\.")
 _ADVICE = "use --no-cache to do without"
 
 
@@ -92,6 +92,18 @@ class Cache:
         """Return every undamaged note of a kind."""
         found = (_unsealed(self._read(path) or b"") for path, _ in self._files() if path.parent.name == kind)
         return [note for note in found if note and note["schema"] == SCHEMA]
+
+    def touch(self, kind: str, key: str) -> None:
+        """Count a note as used now, where the folder can be written to."""
+        with suppress(OSError):
+            os.utime(self.folder / kind / key)
+
+    def prune(self, kind: str, most: int) -> None:
+        """Remove the notes of a kind that are too many, the one that was used last stays longest."""
+        with naming("cannot write the cache", str(self.folder), _ADVICE), suppress(FileNotFoundError):
+            paths = [path for path, _ in self._files() if path.parent.name == kind]
+            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[most:]:
+                path.unlink()
 
     def usage(self) -> Usage:
         """Count the files of the cache."""

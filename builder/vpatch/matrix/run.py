@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import sys
@@ -13,17 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from threading import Semaphore, Thread
+from types import MappingProxyType
 
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
+from vpatch.matrix.memo import Hashes, RowMemo, hashes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, RowSource
-from vpatch.matrix.worker import JobResult, start, work
+from vpatch.matrix.worker import JobResult, named_by, start, work
+from vpatch.stamps import Stamp
 
 READERS = 8  # sources that are read at a time
 WORKERS = 4  # processes at most: each takes some 100 MiB
 
-Key = tuple[str | bytes, ...]  # what a verdict depends on: an overlay's id, and hashes of the files that it reads
+Key = tuple[object, ...]  # what a verdict depends on: an overlay's id, and hashes of the files that it reads
 
 
 def run(
@@ -31,36 +33,47 @@ def run(
     overlays: Sequence[Catalogued],
     together: Collection[str],
     progress: Callable[[float], object],
+    memo: RowMemo | None = None,
 ) -> Matrix:
     """Compute the matrix of vLLMs, its rows, and overlays, its columns.
 
     The overlays whose ids are in `together` are tried together, too. `progress` accepts the share done, from 0 to 1.
-    A worker process that dies is a `Failure`.
+    Rows that `memo` has are not tried. A worker process that dies is a `Failure`.
     """
+    engine = Engine(overlays)
+    named = {item.id: named_by(item, engine) for item in overlays}
+    asked = {file for files in (engine.files, *named.values()) for file in files}
     with _worker_pool(len(sources)) as pool:
-        jobs = _Jobs(pool, {item.id: Engine([item]).files for item in overlays}, frozenset(together))
+        jobs = _Jobs(pool, named, frozenset(together))
         keys: dict[Future[Row], Mapping[str, Key]] = {}
-        reading = _begin_reading(sources, Engine(overlays).files)
+        reading = _begin_reading(sources, asked, memo)
         for done, future in enumerate(as_completed(reading), 1):
             progress(done / len(sources) / 2)
-            if (tree := future.result().tree) is not None:
+            if (tree := (row := future.result()).tree) is not None and not row.cells:
                 keys[future] = jobs.begin(tree.files)
         rows = []
         for source, future in zip(sources, reading, strict=True):
             row = future.result()
-            rows.append(jobs.filled(row, source, keys[future]) if row.tree else row)
+            if future in keys:
+                row, sought = jobs.filled(row, source, keys[future])
+                if memo:
+                    memo.keep(row, asked, sought)
+            rows.append(row)
             progress(0.5 + len(rows) / len(sources) / 2)
+        if memo:
+            memo.write(jobs.code)
     return Matrix(tuple(overlays), tuple(rows))
 
 
-def _begin_reading(sources: Sequence[RowSource], files: Collection[str]) -> list[Future[Row]]:
-    """Start a thread for each source; return the future rows, without cells."""
+def _begin_reading(sources: Sequence[RowSource], files: Collection[str], memo: RowMemo | None) -> list[Future[Row]]:
+    """Start a thread for each source; return the future rows, without cells unless the memo has them."""
     turn = Semaphore(READERS)
 
     def read(source: RowSource, row: Future[Row]) -> None:
         with turn:
             try:
-                row.set_result(Row(source.name, source.read(files)))
+                found = Row(source.name, source.read(files))
+                row.set_result((memo and memo.recall(found, files, source.read)) or found)
             except Failure as failure:
                 row.set_result(Row(source.name, None, problems=failure.problems))
             except BaseException as error:
@@ -82,19 +95,18 @@ class _Jobs:
     together: frozenset[str]
     begun: dict[Key, Future[JobResult]] = field(default_factory=dict)
 
-    def begin(self, files: Mapping[str, bytes], sought: Collection[str] = ()) -> Mapping[str, Key]:
+    def begin(self, files: Mapping[str, bytes], sought: Hashes = MappingProxyType({})) -> Mapping[str, Key]:
         """Begin what no job does yet; return the keys of the verdicts by overlay, and on several together by "".
 
         Args:
             files: the files of a row.
-            sought: files of it that a job looked for, and no overlay names.
+            sought: what a job looked for, and no overlay names, as the row has it.
         """
-        hashes = {file: hashlib.sha256(data).digest() for file, data in files.items()}
+        found = hashes(files, {file for wanted in self.files.values() for file in wanted})
         keys: dict[str, Key] = {
-            name: (name, *sought, *(hashes.get(file, b"") for file in (*wanted, *sought)))
-            for name, wanted in self.files.items()
+            name: (name, *sought.items(), *(found[file] for file in wanted)) for name, wanted in self.files.items()
         }
-        keys[""] = ("", *(part for name in sorted(self.together) for part in keys[name]))
+        keys[""] = ("", *sought.items(), *(part for name in sorted(self.together) for part in keys[name]))
         new = {name: key for name, key in keys.items() if key not in self.begun}
         if new:
             together = self.together if "" in new else frozenset()
@@ -107,20 +119,27 @@ class _Jobs:
             self.begun.update(dict.fromkeys(new.values(), job))
         return keys
 
-    def filled(self, row: Row, source: RowSource, keys: Mapping[str, Key]) -> Row:
-        """Wait for the row's jobs; return it with its cells. What they looked for is read, and they begin anew."""
-        results = {name: self.begun[key].result() for name, key in keys.items()}
-        sought = frozenset().union(*(each.sought for each in results.values()))
-        if row.tree and sought - row.tree.files.keys():
-            try:
-                more = source.read(sought)
-            except Failure as failure:
-                return Row(row.name, None, problems=failure.problems)
-            if more.files.keys() - row.tree.files.keys():
-                files = {**row.tree.files, **more.files}
-                keys = self.begin(files, sorted(sought))
-                tree = replace(row.tree, files=files, received=row.tree.received + more.received)
-                return self.filled(replace(row, tree=tree), source, keys)
+    def filled(
+        self, row: Row, source: RowSource, keys: Mapping[str, Key], known: Hashes = MappingProxyType({})
+    ) -> tuple[Row, Hashes]:
+        """Wait for the row's jobs; return it with its cells, and with what they looked for.
+
+        That is read, and jobs that saw something else, or of an equal row that has something else, begin anew.
+        """
+        if row.tree is None:
+            return row, known
+        tree, results = row.tree, {name: self.begun[key].result() for name, key in keys.items()}
+        seen = {pair for each in results.values() for pair in each.sought.items()}
+        sought = {file for file, _ in seen} | known.keys()
+        try:
+            more = source.read(unread) if (unread := sought - tree.files.keys() - known.keys()) else None
+        except Failure as failure:
+            return Row(row.name, None, problems=failure.problems), known
+        if more:
+            tree = replace(tree, files={**tree.files, **more.files}, received=tree.received + more.received)
+        now = hashes(tree.files, sought)
+        if not seen <= now.items():
+            return self.filled(replace(row, tree=tree), source, self.begin(tree.files, now), now)
         cells = [results[name].cells[name] for name in self.files]
         both = results[""].together
         clashing = {
@@ -128,7 +147,13 @@ class _Jobs:
             for cell in cells
             if (verdict := both.clashes.get(cell.verdict.id))
         }
-        return replace(row, cells=tuple(clashing.get(c.verdict.id, c) for c in cells), problems=both.problems)
+        done = tuple(clashing.get(c.verdict.id, c) for c in cells)
+        return replace(row, tree=tree, cells=done, problems=both.problems), now
+
+    @property
+    def code(self) -> Iterator[Mapping[str, Stamp]]:
+        """What each job opened and imported."""
+        return (job.result().code for job in dict.fromkeys(self.begun.values()))
 
 
 def _stop_writing(pool: Executor) -> None:

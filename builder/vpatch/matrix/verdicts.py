@@ -125,11 +125,11 @@ def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
 
 
 _MOST = 1 << 26  # bytes of a matrix: that of 30 releases has 1 MB
-_OPTIONAL = object()  # a text or null
-_PROBLEM = {"what": str, "file": str, "cause": str, "scope": _OPTIONAL}
-_PART = {"state": State, "name": str, "because": str, "files": [str], "shape": _OPTIONAL}
+OPTIONAL = object()  # a text or null
+_PROBLEM = {"what": str, "file": str, "cause": str, "scope": OPTIONAL}
+_PART = {"state": State, "name": str, "because": str, "files": [str], "shape": OPTIONAL}
 _CELL = {"id": str, "parts": [_PART], "state": str, "problems": [_PROBLEM]}
-_ROW = {"name": str, "vllm": str, "origin": _OPTIONAL, "overlays": [_CELL], "problems": [_PROBLEM]}
+_ROW = {"name": str, "vllm": str, "origin": OPTIONAL, "overlays": [_CELL], "problems": [_PROBLEM]}
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
@@ -139,10 +139,10 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     try:
         body = parse_json(data, _MOST)
         for name, expected in (("schema", 1), ("command", "matrix")):
-            _check(body, {name: type(expected)})
+            check(body, {name: type(expected)})
             if body[name] != expected:
                 raise _FormatError("it is no result of this version's `vpatch matrix --json`")
-        _check(body, {"rows": [_ROW]})
+        check(body, {"rows": [_ROW]})
         rows = tuple(_row(row, f"rows[{number}]: ") for number, row in enumerate(body["rows"]))
         names = [row.name for row in rows]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -157,11 +157,15 @@ class _FormatError(ValueError):
     """JSON of another format; the text has the path to the field."""
 
 
-def _check(found: Any, shape: Any, where: str = "") -> None:
-    """Check that `found`, at the path `where`, has the fields and types of `shape`."""
-    if shape is _OPTIONAL and found is None:
+def check(found: Any, shape: Any, where: str = "") -> None:
+    """Check that `found`, at the path `where`, has the fields and types of `shape`.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if shape is OPTIONAL and found is None:
         return
-    kind = type(shape) if isinstance(shape, (dict, list)) else str if shape in (_OPTIONAL, State) else shape
+    kind = type(shape) if isinstance(shape, (dict, list)) else str if shape in (OPTIONAL, State) else shape
     if not isinstance(found, kind):
         raise _FormatError(f"{where}{json.dumps(found)[:40]} is no {kind.__name__}")
     if shape is State and found not in set(State):
@@ -170,10 +174,10 @@ def _check(found: Any, shape: Any, where: str = "") -> None:
         for name, one in shape.items():
             if name not in found:
                 raise _FormatError(f"{where}{name}: it is missing")
-            _check(found[name], one, f"{where}{name}: ")
+            check(found[name], one, f"{where}{name}: ")
     if isinstance(shape, list):
         for number, one in enumerate(found):
-            _check(one, shape[0], f"{where.removesuffix(': ')}[{number}]: ")
+            check(one, shape[0], f"{where.removesuffix(': ')}[{number}]: ")
 
 
 def _row(row: Any, where: str) -> Row:

@@ -16,10 +16,12 @@ from vpatch.core.calls import module_files
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Code, Failure, Problem
+from vpatch.matrix.memo import Hashes, hashes
 from vpatch.matrix.verdicts import Cell
+from vpatch.stamps import Stamp, opened
 from vpatch.tree.apply import Writes, apply, revert
 from vpatch.tree.verify import compiles
 
@@ -39,12 +41,15 @@ class JobResult:
     Attributes:
         cells: of single overlays, by id.
         together: of several overlays together.
-        sought: modules that it looked for, and no overlay names: what the code calls may have moved there.
+        sought: what it looked for beyond the files that its overlays name, with hashes: what their code calls may have
+            moved there.
+        code: what it opened and imported.
     """
 
     cells: Mapping[str, Cell]
     together: Together
-    sought: frozenset[str]
+    sought: Hashes
+    code: Mapping[str, Stamp]
 
 
 def start() -> None:
@@ -63,28 +68,41 @@ def work(
     files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]
 ) -> JobResult:
     """Try overlays on the `files` of one vLLM: some `alone`, some `together`. `ids` are all overlays of this run."""
-    engine, sought = _engine(frozenset(ids)), set[str]()
+    sought = set[str]()
 
-    def read(file: str) -> bytes | None:
-        if file not in files and file.startswith("vllm/") and file.endswith(".py"):
-            sought.add(file)
-        return files.get(file)
+    def reading(named: Collection[str]) -> Read:
+        def read(file: str) -> bytes | None:
+            if file not in named and file.startswith("vllm/") and file.endswith(".py"):
+                sought.add(file)
+            return files.get(file)
 
-    cells = {item.id: try_one(read, item, engine) for item in engine.overlays if item.id in alone}
-    both = try_together(read, [item for item in engine.overlays if item.id in together], engine)
-    engine.forget(set(files.values()))  # the next release may have many of the same files
-    known = {*engine.files, *(other for file in files for other in _other_forms(file))}
-    return JobResult(cells, both, frozenset(sought - known))
+        return read
 
-
-def _other_forms(file: str) -> tuple[str, ...]:
-    """Return the files that a module may be in, if one of them is `file`."""
-    return module_files(file.removesuffix("/__init__.py").removesuffix(".py"))
+    with opened() as code:
+        engine = _engine(frozenset(ids))
+        named = {item.id: named_by(item, engine) for item in engine.overlays}
+        cells = {
+            item.id: try_one(reading(named[item.id]), item, engine) for item in engine.overlays if item.id in alone
+        }
+        chosen = [item for item in engine.overlays if item.id in together]
+        both = try_together(reading({file for item in chosen for file in named[item.id]}), chosen, engine)
+        engine.forget(set(files.values()))  # the next release may have many of the same files
+    return JobResult(cells, both, hashes(files, sought), code)
 
 
 @cache
 def _engine(ids: frozenset[str]) -> Engine:
     return Engine(item for item in discover() if item.id in ids)
+
+
+def named_by(item: Catalogued, engine: Engine) -> tuple[str, ...]:
+    """Return the files that an overlay of an engine names, the others that these modules may be in, and all companions.
+
+    Its code may import any companion.
+    """
+    files = (*Engine([item]).files, *(file for file in engine.files if file.startswith(COMPANIONS)))
+    modules = (file.removesuffix("/__init__.py").removesuffix(".py") for file in files if file.endswith(".py"))
+    return tuple(dict.fromkeys((*files, *(form for module in modules for form in module_files(module)))))
 
 
 def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
