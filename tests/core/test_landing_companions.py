@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from vpatch import AddFile, EnsureImport
 from vpatch.core.engine import Engine
+from vpatch.core.landing import check
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
+from vpatch.errors import Problem
 
 from tests.snippets import FILE, InsertAfter, applied, make, module, overlay
 
@@ -125,3 +129,21 @@ def test_a_companion_of_another_overlay_counts_only_together_with_it() -> None:
 
     assert [verdict.state for verdict in engine.status(TREE.get)] == [State.PENDING, State.PENDING]
     assert [verdict.state for verdict in engine.status(TREE.get, [uses])] == [State.DRIFTED]
+
+
+def test_companions_that_code_does_not_import_are_not_checked_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, with an overlay that adds another companion, and without it again."""
+    other = overlay(AddFile("vllm/_vpatch/other.py", "x = 1\n"), name="other")
+    uses = overlay(EnsureImport(FILE, "from vllm._vpatch.my_fix import x"), AddFile(FIX, "x = 1\n"), name="uses")
+    engine, checked = Engine([other, uses]), list[object]()
+
+    def counted(*arguments: Any) -> list[Problem]:
+        checked.append(arguments)
+        return problems(*arguments)
+
+    problems = check.problems
+    monkeypatch.setattr(check, "problems", counted)
+    for chosen in ([uses], [other, uses], [uses]):
+        assert {verdict.state for verdict in engine.status(TREE.get, chosen)} == {State.PENDING}
+
+    assert len(checked) == 2  # one of each

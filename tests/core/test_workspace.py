@@ -58,6 +58,21 @@ def test_equal_bytes_are_parsed_and_read_once() -> None:
     assert one.analyzed(FILE) is two.analyzed(FILE)
 
 
+def test_what_a_block_reads_is_noted() -> None:
+    """Also what was read before, what has changed, and what is not there."""
+    files = Workspace({"a": b"1", "b": b"2", "c": b"3"}.get)
+    files.put("b", b"4")
+    files.read("a")
+    with files.noting() as outer:
+        files.read("a")
+        with files.noting() as inner:
+            files.read("b")
+            files.digest("d")
+        files.read("c")
+
+    assert (outer, inner) == ({"a", "b", "c", "d"}, {"b", "d"})
+
+
 def test_changes_are_the_files_that_differ() -> None:
     files = Workspace({FILE: b"x\n", "same.py": b"y\n"}.get)
     files.read("same.py")

@@ -11,7 +11,7 @@ from vpatch.core.calls import Calls
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
 from vpatch.core.landing.fit import Findings, fit
-from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
+from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.parse import ParsedModules
 from vpatch.core.syntax import inside
 from vpatch.core.verdict import Changeset, EditFinding, Found, PartChange, PartVerdict, State, Verdict
@@ -34,7 +34,7 @@ class _Landed:
 
     before: object  # its files before the edits
     notes: dict[str, tuple[str, ...]]  # by part
-    read: Mapping[str, bytes | None]  # other files that the check read
+    read: Mapping[str, bytes | None]  # other files that the check read, such as companions that the code imports
 
 
 class Engine:
@@ -198,9 +198,8 @@ class Engine:
         """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
-        added = (file for file in self.files if file.startswith(COMPANIONS))  # inserted code may import from them
         called = calls.files if calls and found else ()
-        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *added, *called)))
+        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *called)))
         now, before = tuple(map(files.read, names)), tuple(map(files.original, names))
         key = (tuple(pairs), now)
         known = self._landed.get(key)
@@ -209,16 +208,17 @@ class Engine:
             return {}, known.notes
         opened = check.opened(pairs, files)
         shapes = _shapes(judgement)
-        with blaming(judgement.verdict.id, calls):
-            fits, read = fit(calls, {part: (shapes[part], own) for part, own in found.items()}, files)
-        problems = {part: [*check.problems(own, opened, files), *fits[part][0]] for part, own in found.items()}
+        with files.noting() as read:
+            with blaming(judgement.verdict.id, calls):
+                fits = fit(calls, {part: (shapes[part], own) for part, own in found.items()}, files)
+            problems = {part: [*check.problems(own, opened, files), *fits[part][0]] for part, own in found.items()}
         told: set[str] = set()  # parts that share a companion would say the same
         notes = {}
         for part, own in found.items():
             notes[part] = tuple(one for one in (*check.notes(own, opened), *fits[part][1]) if one not in told)
             told.update(notes[part])
         if not any(problems.values()):
-            self._landed[key] = _Landed(before, notes, {file: files.read(file) for file in {*read} - {*names}})
+            self._landed[key] = _Landed(before, notes, {file: files.read(file) for file in read.difference(names)})
         return problems, notes
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from vpatch.core.changes import Change
 from vpatch.core.landing.binding import Scope
@@ -30,9 +30,21 @@ class Workspace:
         self._digests: dict[str, str] = {}
         self._changed: dict[str, bytes] = {}
         self._makers: dict[str, list[Callable[[Source], Iterable[Change]]]] = {}
+        self._read_since = set[str]()
+
+    @contextmanager
+    def noting(self) -> Iterator[set[str]]:
+        """Yield a set to which each file is added that is read in the block, there or not."""
+        around, self._read_since = self._read_since, set()
+        try:
+            yield self._read_since
+        finally:
+            around |= self._read_since
+            self._read_since = around
 
     def original(self, file: str) -> bytes | None:
         """Return a file's bytes in the tree, without the changes."""
+        self._read_since.add(file)
         if file not in self._bytes:
             self._bytes[file] = self._read(file)
         return self._bytes[file]
@@ -54,6 +66,7 @@ class Workspace:
         Raises:
             Failure: the file's encoding lacks a character that an edit inserted.
         """
+        self._read_since.add(file)
         if makers := self._makers.pop(file, None):
             try:
                 self._changed[file] = self._made(self.source(file), makers)

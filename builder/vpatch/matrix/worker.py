@@ -87,6 +87,7 @@ def work(
         chosen = [item for item in engine.overlays if item.id in together]
         both = try_together(reading({file for item in chosen for file in named[item.id]}), chosen, engine)
         engine.forget(set(files.values()))  # the next release may have many of the same files
+        _compiled.cache_clear()
     return JobResult(cells, both, hashes(files, sought), code)
 
 
@@ -148,7 +149,7 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
     changeset, writes = apply(tree, overlays, engine)
     if not writes.changed:
         return changeset, changeset.problems
-    problems = [problem for file in writes.changed for problem in compiles(file, tree.read(file) or b"")]
+    problems = [problem for file in writes.changed for problem in _compiled(file, tree.read(file) or b"")]
     again, rewritten = apply(tree, overlays, engine)
     if rewritten.changed:
         names = ", ".join(item.id for item in overlays)
@@ -159,6 +160,12 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
     if not any(marks):  # else the originals are elsewhere
         problems.extend(_revert(tree, changeset, overlays, engine))
     return changeset, (*changeset.problems, *problems)
+
+
+@cache
+def _compiled(file: str, data: bytes) -> Sequence[Problem]:
+    """Compile a module, once for overlays that make the same of it alone and together."""
+    return compiles(file, data)
 
 
 def _revert(tree: _MemoryTree, changes: Changeset, overlays: Sequence[Catalogued], engine: Engine) -> Iterator[Problem]:

@@ -233,7 +233,8 @@ def unknown_marks(
     known = {item.id for item in installed}
     found = []
     for file in sorted({file for item in installed for file in item.overlay.files}.difference(changed)):
-        for number, line in enumerate((read(file) or b"").split(b"\n"), 1):
+        data = read(file) or b""
+        for number, line in enumerate(data.split(b"\n") if marks_in(data) else (), 1):
             for name in dict.fromkeys(marks_in(line)):
                 if name not in known:
                     cause = "no overlay of this name is installed: install its package, or reword a mere comment"

@@ -211,11 +211,12 @@ def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[R
 
     The header of a definition has its decorators, defaults and bases. `annotations` are read if they are evaluated.
     """
-    match node:
-        case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
-            yield Read(name, late)
-        case ast.AugAssign(target=ast.Name(id=name)):
-            yield Read(name, late)
+    if isinstance(node, ast.Name):
+        if not isinstance(node.ctx, ast.Store):
+            yield Read(node.id, late)
+        return
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        yield Read(node.target.id, late)
     inner = inner_names(node)
     for child, outside in _pieces(node):
         if not annotations and child in (getattr(node, "annotation", None), getattr(node, "returns", None)):
@@ -236,10 +237,11 @@ def inner_names(node: ast.AST) -> set[str]:
 
 def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Yield the parts of a header; True for parts of a comprehension or lambda that the outer scope evaluates."""
+    first = node.generators[0] if isinstance(node, _COMPREHENSIONS) else None
     for child in header(node):
-        if isinstance(node, _COMPREHENSIONS) and child is node.generators[0]:
-            yield node.generators[0].iter, True
-            yield from ((part, False) for part in (node.generators[0].target, *node.generators[0].ifs))
+        if first and child is first:
+            yield first.iter, True
+            yield from ((part, False) for part in (first.target, *first.ifs))
         else:
             yield child, isinstance(node, ast.Lambda)  # the defaults of its parameters
     if isinstance(node, ast.Lambda):

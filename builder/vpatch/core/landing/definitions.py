@@ -147,6 +147,10 @@ class Module:
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
 """Half of a module's nodes, which contain no others and replace nothing."""
 
+_DEFINED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_TELLING = frozenset({ast.Attribute, ast.Call, ast.AnnAssign, ast.Global, *_DEFINED})
+"""Nodes that may replace something, or decide what is replaced."""
+
 
 def analyzed(tree: ast.Module) -> Module:
     """Analyze a module.
@@ -163,6 +167,8 @@ def analyzed(tree: ast.Module) -> Module:
         node, scope, owner, instance = todo.pop()
         inner = scope
         match node:
+            case _ if node.__class__ not in _TELLING:
+                pass
             case ast.Attribute(value=value, attr=attr, ctx=ast.Store() | ast.Del()):
                 replaced += _replacement(value, attr, scope, owner, instance)
             case ast.Call(

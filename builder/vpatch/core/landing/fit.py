@@ -29,9 +29,7 @@ Compare: TypeAlias = Callable[[Lookup], Compared]
 _BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 
 
-def fit(
-    calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: Workspace
-) -> tuple[Mapping[str, Compared], Collection[str]]:
+def fit(calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: Workspace) -> Mapping[str, Compared]:
     """Check what the code of an overlay takes from vLLM.
 
     Args:
@@ -40,12 +38,12 @@ def fit(
         files: the tree after the edits.
 
     Returns:
-        What was found, by part; the modules that were read.
+        What was found, by part.
     """
     if calls is None:
         return dict.fromkeys(
             parts, ([], ["nothing is recorded of what its code takes from vLLM, so that was not checked"])
-        ), ()
+        )
     lookup = Lookup(files)
     compared: dict[str, Compared] = {}  # parts share companions
     found: dict[str, Compared] = {}
@@ -56,7 +54,7 @@ def fit(
             compared[key] = _compared(key, calls, lookup)
         problems = dict.fromkeys(problem for key in keys for problem in compared[key][0])
         found[part] = [*problems], list(dict.fromkeys(note for key in keys for note in compared[key][1]))
-    return found, lookup.read
+    return found
 
 
 def _compared(key: str, calls: Calls, lookup: Lookup) -> Compared:

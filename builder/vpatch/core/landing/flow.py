@@ -66,53 +66,46 @@ def truth(test: ast.expr) -> bool | None:
     return None
 
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_MATCHED = (ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BINDING = frozenset({ast.Name, *_DEFINED, ast.Import, ast.ImportFrom, ast.AnnAssign, *_MATCHED, *_COMPREHENSIONS})
+
+
 def bound_by(node: ast.AST) -> Iterator[str]:
     """Yield the names that an expression or a statement's header binds in its scope."""
     todo = [node]
     while todo:
         node = todo.pop()
-        kind = node.__class__
-        if kind is ast.Name:
-            if isinstance(node.ctx, ast.Store):  # type: ignore[attr-defined]
-                yield node.id  # type: ignore[attr-defined]
-        elif kind in _COMPREHENSIONS:
-            yield from (one.target.id for one in ast.walk(node) if isinstance(one, ast.NamedExpr))
-        elif kind is not ast.Constant and not (kind is ast.AnnAssign and node.value is None):  # type: ignore[attr-defined]
-            if kind in _BINDING:
-                yield from _bound_by_name(node)
-            todo += header(node)
-
-
-_COMPREHENSIONS = frozenset({ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp})
-_BINDING = frozenset(
-    {
-        *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom),
-        *(ast.MatchAs, ast.MatchStar, ast.MatchMapping),
-    }
-)
-"""What binds a name that is no `Name`."""
-
-
-def _bound_by_name(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=aliases):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
-        case ast.ImportFrom(names=aliases):
-            yield from (alias.asname or alias.name for alias in aliases)
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-            yield name
+        match node:
+            case _ if node.__class__ not in _BINDING:
+                pass
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+            case ast.AnnAssign(value=None):
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+                continue
+        todo += [child for child in header(node) if child.__class__ is not ast.Constant]
 
 
 def header(node: ast.AST) -> list[ast.AST]:
     """List the nodes directly below a node, except its blocks and the body of a lambda, which runs later."""
-    return _below(node, _header_fields(cast("Hashable", type(node))))
+    return _below(node, _header_fields(cast("Hashable", node.__class__)))
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """List the nodes directly below a node, except contexts and operators, which are leaves."""
-    return _below(node, _fields(cast("Hashable", type(node))))
+    return _below(node, _fields(cast("Hashable", node.__class__)))
 
 
 def _below(node: ast.AST, fields: Sequence[str]) -> list[ast.AST]:
@@ -126,20 +119,22 @@ def _below(node: ast.AST, fields: Sequence[str]) -> list[ast.AST]:
     return found
 
 
-# Contexts and operators, and fields that never hold a node.
-_LEAVES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "kind", "level", "module", "asname", "type_comment"})
+_LEAVES = frozenset(
+    {"ctx", "op", "ops", "id", "attr", "arg", "asname", "module", "level", "type_comment", "conversion"}
+)
+"""Fields that hold texts and numbers, contexts and operators: no node that anything binds or reads."""
 
 
 @cache
 def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    return tuple(name for name in kind._fields if name not in _LEAVES)
+    return () if issubclass(kind, ast.Constant) else tuple(name for name in kind._fields if name not in _LEAVES)
 
 
 @cache
 def _header_fields(kind: type[ast.AST]) -> tuple[str, ...]:
     holds_blocks = issubclass(kind, ast.stmt | ast.ExceptHandler | ast.match_case)
     blocks = BLOCKS if holds_blocks else ("body",) if issubclass(kind, ast.Lambda) else ()
-    return tuple(name for name in kind._fields if name not in _LEAVES and name not in blocks)
+    return tuple(name for name in _fields(cast("Hashable", kind)) if name not in blocks)
 
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
