@@ -66,36 +66,39 @@ def truth(test: ast.expr) -> bool | None:
     return None
 
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_MATCHED = (ast.MatchAs, ast.MatchStar, ast.MatchMapping)
-_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_BINDING = frozenset({ast.Name, *_DEFINED, ast.Import, ast.ImportFrom, ast.AnnAssign, *_MATCHED, *_COMPREHENSIONS})
-
-
 def bound_by(node: ast.AST) -> Iterator[str]:
     """Yield the names that an expression or a statement's header binds in its scope."""
     todo = [node]
     while todo:
         node = todo.pop()
-        match node:
-            case _ if node.__class__ not in _BINDING:
-                pass
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Import(names=aliases):
-                yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
-            case ast.ImportFrom(names=aliases):
-                yield from (alias.asname or alias.name for alias in aliases)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                yield name
-            case ast.AnnAssign(value=None):
-                continue
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-                continue
-        todo += [child for child in header(node) if child.__class__ is not ast.Constant]
+        kind = node.__class__
+        if kind is ast.Name:  # most nodes are one
+            if node.ctx.__class__ is ast.Store:  # type: ignore[attr-defined]
+                yield node.id  # type: ignore[attr-defined]
+        elif kind in _COMPREHENSIONS:
+            yield from (one.target.id for one in ast.walk(node) if isinstance(one, ast.NamedExpr))
+        elif kind is not ast.Constant and not (kind is ast.AnnAssign and node.value is None):  # type: ignore[attr-defined]
+            if kind in _BINDING:
+                yield from _bound_as_text(node)
+            todo += header(node)
+
+
+_COMPREHENSIONS = frozenset({ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp})
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BINDING = frozenset({*_DEFINED, ast.Import, ast.ImportFrom, ast.MatchAs, ast.MatchStar, ast.MatchMapping})
+
+
+def _bound_as_text(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds by itself, not by a `Name` in it."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=aliases):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+        case ast.ImportFrom(names=aliases):
+            yield from (alias.asname or alias.name for alias in aliases)
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name
 
 
 def header(node: ast.AST) -> list[ast.AST]:
@@ -173,6 +176,7 @@ class _Walker:
     def __init__(self) -> None:
         self.before: dict[ast.AST, Bits] = {}
         self.bits: dict[str, Bits] = {}
+        self._bound: dict[ast.stmt, Bits] = {}  # by each statement: a loop is walked until nothing changes
         self._loops: list[_Loop] = []
         self._tries: list[Bits] = []  # for each `try`: the names that may be bound when its body raises
 
@@ -195,7 +199,9 @@ class _Walker:
         self._tries = [bound | live for bound in self._tries]
 
     def _statement(self, stmt: ast.stmt, live: Bits) -> Bits | None:
-        live |= self.mask(bound_by(stmt))
+        if stmt not in self._bound:
+            self._bound[stmt] = self.mask(bound_by(stmt))
+        live |= self._bound[stmt]
         self._may_raise_with(live)
         match stmt:
             case ast.Return() | ast.Raise():
