@@ -67,7 +67,7 @@ def _install() -> None:
     sys.addaudithook(_hook)
 
 
-def _hook(event: str, arguments: tuple[object, ...]) -> None:
+def _hook(event: str, arguments: tuple[object, ...]) -> None:  # pragma: no cover - Python traces no audit hook
     if not _records or not (event == "open" or event in _LISTED):
         return
     records, _records[:] = _records[:], []  # what the stamp itself lists does not count
@@ -80,7 +80,7 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
         _records[:] = records
 
 
-def _read(arguments: tuple[object, ...]) -> str:
+def _read(arguments: tuple[object, ...]) -> str:  # pragma: no cover - only the hook calls it
     """Return the absolute path of what an event reads; "" if it is written, a descriptor, or of the system."""
     path, *more = arguments
     written = any(isinstance(flags, int) and flags & (os.O_ACCMODE | os.O_CREAT) for flags in more)

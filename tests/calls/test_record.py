@@ -186,6 +186,12 @@ def test_inserted_code_is_recorded_by_shape(tree: Tree) -> None:
             [],
         ),
         ("def g() -> torch.Tensor: ...\ndef f():\n    return g().cpu()\n", []),
+        (
+            "def f(xs: list[torch.Tensor], y: 'torch.Tensor'):\n    with torch.no_grad() as mode:\n        mode.go()\n"
+            "    for x in xs:\n        x.cpu()\n    return (-xs[0]).cpu(), (y if xs else y).cpu(), (z := y).cpu()\n",
+            [],
+        ),
+        ("async def f(x: Any):\n    return (await x).go()\n", ["`(await x).go`"]),
     ],
 )
 def test_a_call_that_cannot_be_resolved(code: str, unresolved: list[str], tree: Tree) -> None:

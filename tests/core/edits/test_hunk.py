@@ -182,6 +182,7 @@ def test_addresses_imports_and_what_the_author_fills_in() -> None:
         (" if a:|+\tg(a)|+        h(a)", "not valid Python once the signs are taken off: "),
         (" g(a)", "nothing changes"),
         ("-g(a)|+g(a)", "nothing changes"),
+        (" x = a|+", "nothing changes"),
         ("-x = 1|+x = 1", "nothing binds"),
         ("+h(a)", "lines that come need a line of context"),
         ("+# why| g(a)", "a comment alone cannot come"),

@@ -198,10 +198,13 @@ class _Walker:
     def _may_raise_with(self, live: Bits) -> None:
         self._tries = [bound | live for bound in self._tries]
 
-    def _statement(self, stmt: ast.stmt, live: Bits) -> Bits | None:
+    def _bound_by(self, stmt: ast.stmt) -> Bits:
         if stmt not in self._bound:
             self._bound[stmt] = self.mask(bound_by(stmt))
-        live |= self._bound[stmt]
+        return self._bound[stmt]
+
+    def _statement(self, stmt: ast.stmt, live: Bits) -> Bits | None:
+        live |= self._bound_by(stmt)
         self._may_raise_with(live)
         match stmt:
             case ast.Return() | ast.Raise():
