@@ -106,9 +106,8 @@ def _check(name: str, headers: Iterable[str]) -> None:
 def _coming(body: str) -> str:
     """Return the code of a hunk whose lines all come; "" of any other."""
     lines = body.split("\n")
-    return (
-        "\n".join(line[1:] for line in lines) if all(line.startswith("+") or not line.strip() for line in lines) else ""
-    )
+    comes = all(line.startswith("+") or not line.strip() for line in lines)
+    return "\n".join(line[1:] for line in lines) if comes else ""
 
 
 def _imports(file: str, code: str) -> Iterator[EnsureImport]:
