@@ -2,7 +2,7 @@
 
 Overlays may read anything while they are imported. An audit hook of Python sees every open and every list of a folder,
 by whatever package: there is no other list of what they read. It sees no extension that opens files by itself, and no
-question whether a file exists.
+question whether a file exists. Of the environment, only the variables of Python, vLLM and vpatch count.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def below(folder: str) -> Iterator[tuple[str, Stamp]]:
 
 
 def surroundings() -> list[object]:
-    """Return which Python this is, and where it finds vpatch and overlays."""
-    return [sys.executable, sys.version, sys.path, os.path.dirname(__file__)]  # noqa: PTH120
+    """Return which Python this is, where it finds vpatch and overlays, and the variables that they may heed."""
+    variables = sorted(pair for pair in os.environ.items() if pair[0].startswith(("PYTHON", "VLLM", "VPATCH")))
+    return [sys.executable, sys.version, list(sys.flags), sys.path, os.path.dirname(__file__), variables]  # noqa: PTH120
 
 
 def unchanged(stamps: Mapping[str, Stamp]) -> bool:

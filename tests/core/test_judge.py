@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from vpatch import AddFile, Contains, Defines, Lists, Not
+from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Shape
 from vpatch.core.parse import Source
@@ -122,6 +123,18 @@ def test_shapes(item: Catalogued, source: str, state: State, by: str | None, bec
 
     assert (part.state, part.shape) == (state, by)
     assert part.because.startswith(because)
+
+
+def test_parts_that_share_an_import_are_judged_by_their_code() -> None:
+    """One part is upstream's, which imports in its own way; it stays so when the other part adds the import."""
+    uses = [ReplaceExpr(FILE, name, old=f"int({name})", new=f"floor({name}, 1)") for name in "gh"]
+    shared = EnsureImport(FILE, "from math import floor"), HELPER
+    parts = tuple(Part(edit.scope, {"1.0": [*shared, edit]}) for edit in uses)
+    item = Catalogued("demo", Overlay("Two parts.", parts), "")
+    old = module("from math import *\ndef g(g):\n    return floor(g, 1)\ndef h(h):\n    return int(h)\n")
+
+    assert [part.state for part in verdict(old, item).parts] == [State.MERGED, State.PENDING]
+    assert [part.state for part in verdict(applied(old, item), item).parts] == [State.MERGED, State.APPLIED]
 
 
 def test_an_interrupted_run_completes() -> None:

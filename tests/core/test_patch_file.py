@@ -39,6 +39,7 @@ Releases: 0.30.0-0.31.0 pending, 0.33.0 drifted
 +    at = 0
 
 +
++# Sends it.
 +def sends(a): return a
 
 +++ vllm/_vpatch/counts.py
@@ -78,7 +79,7 @@ def test_a_patch_file_is_an_overlay() -> None:
     assert {file: data.decode() for file, data in new.items()} == {
         "vllm/m.py": "import os\nfrom vllm._vpatch.counts import count  # vpatch: demo\n\ndef f(a, b):\n    if a:\n"
         "        log(count(a))  # vpatch: demo\n    return b\n\n\nclass Sent:  # vpatch: demo\n    at = 0\n\n\n"
-        "def sends(a): return a  # vpatch: demo\n",
+        "# Sends it.\ndef sends(a): return a  # vpatch: demo\n",
         "vllm/_vpatch/counts.py": "# vpatch: demo\ndef count(a):\n\n    return a\n",
     }
 
@@ -106,6 +107,17 @@ def test_what_it_makes_is_upstreams_without_the_marks() -> None:
     assert verdict(unmarked(applied(module(BEFORE), item)), item).state is State.MERGED
 
 
+def test_an_import_for_types_and_a_text_with_a_line_separator() -> None:
+    text = PATCH.replace("@@ import\n", "@@ import / if TYPE_CHECKING\n").replace(
+        "+def count", "+S = 'a\u2028b'\n+def count"
+    )
+    source = BEFORE.replace("import os\n", "import os\nfrom typing import TYPE_CHECKING\n").replace("log(a)", "log(a)")
+    new = applied(module(source), catalogued(text.replace("log(count(a))", "log(a, 1)")))
+
+    assert "if TYPE_CHECKING:  # vpatch: demo\n    from vllm._vpatch.counts import count" in new["vllm/m.py"].decode()
+    assert "S = 'a\u2028b'\n" in new["vllm/_vpatch/counts.py"].decode()
+
+
 LINES = [*PATCH.splitlines(), " .", " x", "  ", "", "---", "+++ vllm/a/b.py", "+", "@@ f / while x", "\t", "Format: 2"]
 
 
@@ -127,14 +139,14 @@ def test_each_of_the_project_is_the_same_text(file: Path) -> None:
 
 HEAD, CHANGES = PATCH.split("\n\n", 1)
 HUNKS = CHANGES.split("\n", 1)[1].split("+++")[0]
-NEW = "line 24: vllm/_vpatch/counts.py"
+NEW = "line 25: vllm/_vpatch/counts.py"
 IN_F = "line 14: vllm/m.py (f): "
 BAD = {
     "newer": ("Format: 1", "Format: 2", "line 1: this vpatch reads format 1, not `Format: 2`"),
     "no format": ("Format: 1\n", "", "line 1: `Format: 1` comes first"),
     "unknown field": ("Base", "Onto", "line 7: no field is called Onto; there are Format, "),
-    "a field twice": ("Base: 0.31.0", "Subject: x", "line 7: the head has Subject above"),
-    "a long subject": ("Description: ", " ", "line 2: Subject: it has more than one line; Description may have them"),
+    "a field twice": ("Base: 0.31.0", "Subject: x", "line 7: Subject is there twice"),
+    "a long subject": ("Description: ", " ", "line 2: Subject: only Description and Drop-When may"),
     "no field": ("Base: 0", "Base:0", "line 7: the head has lines `Field: value`, and ends"),
     "no empty line": ("\n\n", "\n", "line 10: the head has lines `Field: value`, and ends"),
     "lacking": ("Base: 0.31.0\n", "", "line 8: the head lacks Base"),
@@ -152,7 +164,7 @@ BAD = {
     "a file twice": (
         "+++ vllm/_vpatch/counts",
         "--- vllm/m",
-        "line 24: vllm/m.py is there above; all its hunks belong together",
+        "line 25: vllm/m.py is there twice; put all its hunks",
     ),
     "no address": ("@@ import\n", "", "line 12: a hunk begins with a line `@@ ADDRESS`"),
     "no hunks": (HUNKS, "", "line 12: a hunk begins with a line `@@ ADDRESS`"),
@@ -173,15 +185,49 @@ BAD = {
     ),
     "no definition": ("    at = 0", "x = 1", "line 17: vllm/m.py: not valid Python: expected an indented block"),
     "code beside one": ("+def sends(a): ", "+", "line 17: vllm/m.py: `return a` comes beside a definition"),
-    "new: no sign": ("+    return a\n", "    return a\n", "line 27: each line of a new module begins with +, not as `"),
-    "new: no Python": ("+def count(a)", "+def count(a", f"{NEW} is not Python: '(' was never closed"),
-    "new: upstream's": ("_vpatch/counts.py", "x.py", "line 24: vllm/x.py is not below vllm/_vpatch/"),
+    "new: no sign": ("+    return a\n", "    return a\n", "line 28: each line of a new module begins with +, not as `"),
+    "new: no Python": ("+def count(a)", "+def count(a", f"{NEW}: '(' was never closed"),
+    "new: upstream's": ("_vpatch/counts.py", "x.py", "line 25: vllm/x.py: vllm/x.py is not below vllm/_vpatch/"),
+    "two imports a line": (
+        "import count\n",
+        "import count; import re\n",
+        "(import): `from vllm._vpatch.counts import count; i",
+    ),
+    "an import goes": (
+        "+from vllm",
+        "-from vllm",
+        "line 12: vllm/m.py (import): below `@@ import`, lines begin with +",
+    ),
+    "a comment as import": (
+        "+from vllm._vpatch.counts import count",
+        "+# count",
+        "a comment alone cannot come: `# count`",
+    ),
+    "a comment on an import": ("+from vllm", "+# why\n+from vllm", "a comment cannot come with an import: `# why`"),
+    "an import in a block": (
+        "@@ import",
+        "@@ import / if a",
+        "imports go to the top of the module, or below `if TYPE_CH",
+    ),
+    "a definition in a block": (
+        "@@\n+class",
+        "@@ f / if a\n+class",
+        "a definition goes to the end of a class, a function",
+    ),
+    "one name twice": ("+def sends(a): return a", "+class Sent: at = 1", "line 17: vllm/m.py: 'Sent' is defined twice"),
+    "a comment at the end": ("return a\n\n+++", "return a\n+# end\n\n+++", "a comment alone cannot come: `# end`"),
+    "a free name in a definition": ("+def sends(a): return a", "+def sends(a): return $N", "nothing binds `$N`"),
+    "a name as address": ("@@ f /", "@@ $F /", "`$F` is no qualified name of a function or class"),
+    "no lines": ("-log(a)\n+log(count(a))\n", "", f"{IN_F}nothing changes"),
+    "a deep header": ("/ if a", f"/ if {'-' * 9000}a", "is no header of a statement"),
+    "new: Latin-1": ("+def count", "+# coding: latin-1\n+def count", f"{NEW}: its encoding is iso-8859-1"),
+    "many hunks": ("@@ f / if a", "@@ f / if a\n" * 501, "it has 503 hunks, more than 500"),
     "deep": ("+log(count(a))", f"+{'(' * 500}a{')' * 500}", f"{IN_F}not valid Python: too many nested parentheses"),
     "chained": ("+log(count(a))", f"+a{'.b' * 1500}", f"{IN_F}not valid Python: nested too deeply"),
     "CR": ("@@\n", "@@\r\n", "line 17: it has the control character '\\r'; lines end with a line feed alone"),
     "NUL": ("-log", "-\0", "line 15: it has the control character '\\x00'"),
-    "cut": ("    return a\n", "    return a", "its last line has no end: is all of it there?"),
-    "empty": (PATCH, "", "its last line has no end: is all of it there?"),
+    "cut": ("    return a\n", "    return a", "no newline at its end: it may be truncated"),
+    "empty": (PATCH, "", "no newline at its end: it may be truncated"),
     "large": ("+\n", "+\n" * (1 << 20), "bytes, more than 1,048,576"),
     "10,000 lines": ("-log(a)\n+log(count(a))\n", " log(a)\n" * 10_000, f"{IN_F}nothing changes"),
 }

@@ -26,11 +26,15 @@ from vpatch.tree.unified import headed, unified
 
 @dataclass(frozen=True)
 class Shown:
-    """What the parts of an overlay change in one vLLM; `tree` is its folder, None for a release on the index."""
+    """What the parts of an overlay change in one vLLM.
+
+    `tree` is its folder, None for a release on the index. `marked`: it has marks of the overlay.
+    """
 
     vllm: str | None
     parts: tuple[PartChange, ...]
     tree: str | None = None
+    marked: bool = False
 
     @property
     def state(self) -> State:
@@ -76,7 +80,7 @@ class ShowReport(Report):
             title(item),
             f"From {item.origin}.",
             *_section("You see", item.overlay.symptoms),
-            *_section("Why", why),
+            *_section("Why", why if item.why else ()),
             *_section("Releases", releases),
             *_section("Upstream", _links(item)),
             *([] if self.found else _section("Changes", _files(item))),
@@ -186,13 +190,13 @@ def _of_tree(tree: Tree, item: Catalogued) -> tuple[Shown, list[str]]:
     from vpatch.core.engine import Engine
 
     read, originals = Reads(tree).read, dict[str, bytes | None]()
-    if has_mark(item, read):
+    if marked := has_mark(item, read):
         with suppress(Failure):  # `verify` reports it
             originals |= api.open_tree(tree).originals
     parts = Engine([item]).parts(read, item, originals)
     lost = [one.verdict.name for one in parts if one.verdict.state is State.APPLIED and not one.files]
     note = f"vpatch has no original of the code that {', '.join(lost)} changed, so there is no diff of it"
-    return Shown(tree.version, parts, str(tree.root)), [note] if lost else []
+    return Shown(tree.version, parts, str(tree.root), marked), [note] if lost else []
 
 
 def _outcome(item: Catalogued, found: Shown | None, target: Target) -> str:
@@ -209,5 +213,7 @@ def _outcome(item: Catalogued, found: Shown | None, target: Target) -> str:
             return f"It is applied. Undo it with {target.command('revert', '--overlay', item.id)}."
         case State.MERGED | State.NOT_APPLICABLE:
             return f"It has nothing to change in {vllm}."
+        case _ if found.marked:
+            return f"Its code in {vllm} is not what this version makes: see the parts above."
         case _:
             return f"It does not fit {vllm}."

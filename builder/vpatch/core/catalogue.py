@@ -98,7 +98,8 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
         if hasattr(root, "__path__"):
             modules = pkgutil.iter_modules(root.__path__)
             names = [f"{names[0]}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
-            patches = sorted((f for f in resources(root).iterdir() if f.name.endswith(SUFFIX)), key=str)
+            there = (file for file in resources(root).iterdir() if file.name.endswith(SUFFIX))
+            patches = sorted((file for file in there if not file.name.startswith((".", "_"))), key=str)
     except BaseException as error:
         problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
         return []
@@ -110,9 +111,10 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
         except BaseException as error:
             problems.append(Problem("cannot load overlay", name, _raised(error, name)))
     for file in patches:
+        note(str(file))
         try:
             found.append(_of_patch_file(file, resources(root) / "_calls", point))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem("cannot load overlay", str(file), str(error)))
     return found
 

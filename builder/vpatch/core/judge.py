@@ -14,7 +14,7 @@ from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
 from vpatch.core.verdict import Answer, EditFinding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem
 
 Findings: TypeAlias = tuple[tuple[Edit, EditFinding], ...]
 Shapes: TypeAlias = Sequence[tuple[Shape, Findings]]
@@ -66,7 +66,8 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
         raise
     except (Exception, SystemExit) as error:
         cause = f"{type(author).__name__} raised {type(error).__name__}: {error}"
-        raise Failure(Problem("overlay failed", f"{overlay}: {file}" if file else overlay, cause, scope)) from error
+        where = f"{overlay}: {file}" if file else overlay
+        raise Failure(Problem("overlay failed", where, cause, scope, Code.OVERLAY_FAILED)) from error
 
 
 def find(edit: Edit, files: Workspace, overlay: str) -> EditFinding:
@@ -118,9 +119,13 @@ def _found(findings: Findings) -> set[Found]:
     return {finding.found for _, finding in findings}
 
 
-def _upstreams(findings: Findings) -> set[Found]:
-    """Return what those edits find that show whether upstream made the change: imports and companions do not."""
-    return {finding.found for edit, finding in findings if not isinstance(edit, EnsureImport | AddFile)}
+def _telling(findings: Findings) -> list[EditFinding]:
+    """Return the findings that show who made the change: not those of imports and companions, which parts may share."""
+    return [one for edit, one in findings if not isinstance(edit, EnsureImport | AddFile)] or [f for _, f in findings]
+
+
+def _all_after(findings: Findings) -> bool:
+    return all(finding.found is Found.AFTER for finding in _telling(findings))
 
 
 def _judge_part(
@@ -131,21 +136,21 @@ def _judge_part(
         return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
 
     whole = [(shape, findings) for shape, findings in shapes if _found(findings) == {Found.AFTER}]
-    applied = [pair for pair in whole if any(finding.marked for _, finding in pair[1])]
+    applied = [pair for pair in whole if any(finding.marked for finding in _telling(pair[1]))]
     if applied:
         shape, findings = applied[0]
         reason = "every change is in place, with its mark"
         return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
     # Whether upstream's code has marks of the overlay; 0 stands for a file that the overlay added.
-    ours = any(line for _, findings in shapes for _, finding in findings for line in finding.marked)
+    ours = any(line for _, findings in shapes for finding in _telling(findings) for line in finding.marked)
     ready = [
         (shape, findings)
         for shape, findings in shapes
         if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
     ]
     merged = _ask(None if ours else part.merged, files, item.id)
-    if merged.holds or whole or (not ours and any(_upstreams(one) == {Found.AFTER} for _, one in shapes)):
+    if merged.holds or whole or (not ours and any(_all_after(one) for _, one in shapes)):
         return JudgedPart(_merged(verdict, merged, ready, part.upstream or item.overlay.upstream), ())
 
     if ready:
@@ -175,7 +180,7 @@ def _closest(shapes: Shapes, files: Workspace) -> tuple[Shape, Findings]:
 
 def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple[str, ...]) -> PartVerdict:
     """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
-    undone = [shape.name for shape, findings in ready if Found.BEFORE in _upstreams(findings)]
+    undone = [shape.name for shape, findings in ready if any(f.found is Found.BEFORE for f in _telling(findings))]
     if undone:
         proof = merged.reason or "one shape matches the overlay's result"
         cause = f"it seems merged upstream ({proof}), yet the code still matches the {undone[0]} layout"

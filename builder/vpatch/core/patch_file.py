@@ -34,12 +34,13 @@ PART = "patch"
 """The name of the one part: all of a patch file is applied, or nothing."""
 FORMAT = "1"
 _MOST = 1 << 20  # bytes: the largest module of vLLM has as many
+_HUNKS = 500  # each is compared with the others
 
 _FIELD = re.compile(r"([A-Z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*): (\S.*)")
 _FILE = re.compile(r"(---|\+\+\+)(?: (.*))?")
 _MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _LINK = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+", re.ASCII)
-_SPAN = re.compile(rf"(\S+?)(?:-(\S+))? ({'|'.join(State)})")
+_SPAN = re.compile(rf"([^\s-]++)(?:-([^\s-]++))? ({'|'.join(State)})")
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
 
 
@@ -88,6 +89,8 @@ def parse(data: bytes) -> PatchFile:
     blank = lines.index("") if "" in lines else len(lines)
     head, below = _head(lines[:blank]), blank + 1
     files = [(at, found[1], found[2] or "") for at in range(below, len(lines)) if (found := _FILE.fullmatch(lines[at]))]
+    if (count := sum(line.startswith("@@") for line in lines)) > _HUNKS:
+        raise ValueError(f"it has {count:,} hunks, more than {_HUNKS}")
     if not files or files[0][0] > below:
         raise ValueError(f"line {below + 1}: below the head, `--- PATH` or `+++ PATH` begins what changes")
     changes: dict[str, ModuleChange] = {}
@@ -95,7 +98,7 @@ def parse(data: bytes) -> PatchFile:
         if not _MODULE.fullmatch(path):
             raise ValueError(f"line {at + 1}: {path!r} is no Python module below vllm/")
         if path in changes:
-            raise ValueError(f"line {at + 1}: {path} is there above; all its hunks belong together")
+            raise ValueError(f"line {at + 1}: {path} is there twice; put all its hunks below one `---`")
         text = "".join(f"{line}\n" for line in lines[at + 1 : end])
         changes[path] = ModuleChange(path, sign == "+++", text, at + 1)
     return PatchFile(head, tuple(changes.values()))
@@ -135,30 +138,30 @@ def _lines(data: bytes) -> list[str]:
         line = text.count("\n", 0, wrong.start()) + 1
         raise ValueError(f"line {line}: it has the control character {wrong[0]!r}; lines end with a line feed alone")
     if not text.endswith("\n"):
-        raise ValueError("its last line has no end: is all of it there?")
+        raise ValueError("no newline at its end: it may be truncated")
     return text.split("\n")[:-1]
 
 
 def _head(lines: list[str]) -> dict[str, str]:
-    fields: list[tuple[int, str, str]] = []
+    fields: list[tuple[int, str, list[str]]] = []
     for number, line in enumerate(lines, 1):
         if number == 1 and line != f"Format: {FORMAT}":
             newer = line.startswith("Format: ")
             cause = f"this vpatch reads format {FORMAT}, not `{line}`" if newer else f"`Format: {FORMAT}` comes first"
             raise ValueError(f"line 1: {cause}")
         if fields and line.startswith(" ") and line.strip():
-            first, name, value = fields.pop()
-            fields.append((first, name, f"{value}\n{'' if line == ' .' else line[1:]}"))
+            fields[-1][2].append("" if line == " ." else line[1:])
         elif found := _FIELD.fullmatch(line):
-            fields.append((number, found[1], found[2]))
+            fields.append((number, found[1], [found[2]]))
         else:
             raise ValueError(f"line {number}: the head has lines `Field: value`, and ends with an empty line")
     head: dict[str, str] = {}
-    for number, name, value in fields:
+    for number, name, lines_of in fields:
+        value = "\n".join(lines_of)
         if name not in _FIELDS:
             raise ValueError(f"line {number}: no field is called {name}; there are {', '.join(_FIELDS)}")
         if name in head:
-            raise ValueError(f"line {number}: the head has {name} above")
+            raise ValueError(f"line {number}: {name} is there twice")
         try:
             _FIELDS[name](value)
         except ValueError as error:
@@ -176,7 +179,7 @@ def _folded(value: str) -> str:
 
 def _one_line(text: str) -> str:
     if "\n" in text:
-        raise ValueError("it has more than one line; Description may have them")
+        raise ValueError("only Description and Drop-When may have more than one line")
     return text
 
 
@@ -209,7 +212,7 @@ def _releases(text: str) -> dict[str, str]:
 
 
 _FIELDS: Mapping[str, Callable[[str], object]] = {
-    "Format": str,
+    "Format": _one_line,
     "Subject": _one_line,
     "Description": str,
     "Upstream": _links,
@@ -222,7 +225,7 @@ _NEEDED = ("Subject", "Base")
 
 def _edits(change: ModuleChange) -> Iterator[Edit]:
     where = change.line + 1
-    rows = change.text.splitlines()
+    rows = change.text.split("\n")[:-1]
     if change.new:
         if wrong := next((k for k, row in enumerate(rows) if row and row[0] != "+"), None):
             raise ValueError(f"line {where + wrong}: each line of a new module begins with +, not as `{rows[wrong]}`")
@@ -239,10 +242,10 @@ def _edits(change: ModuleChange) -> Iterator[Edit]:
 
 def _new_module(change: ModuleChange, text: str) -> AddFile:
     try:
+        _, encoding = nesting.decode(text.encode())
+        if not encoding.startswith("utf-8"):
+            raise ValueError(f"its encoding is {encoding}, and a patch file is UTF-8")
         nesting.parse(text)
-    except (nesting.Unparsable, SyntaxError, ValueError) as error:
-        raise ValueError(f"line {change.line}: {change.path} is not Python: {error}") from error
-    try:
         return AddFile(change.path, text)
-    except ValueError as error:
-        raise ValueError(f"line {change.line}: {error}") from error
+    except (nesting.Unparsable, SyntaxError, ValueError) as error:
+        raise ValueError(f"line {change.line}: {change.path}: {error}") from error

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
+from vpatch.core import nesting
 from vpatch.core.matching import matches, same, same_header
 from vpatch.core.parse import Lost, Source, quoted
 from vpatch.core.syntax import BLOCKS, Spot, inside, steps, walk
@@ -78,15 +79,15 @@ _BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally"
 
 @cache
 def header_node(code: str) -> ast.AST:
-    """Parse a header, written without its colon; raises SyntaxError."""
+    """Parse a header, written without its colon; raises SyntaxError or Unparsable."""
     match code.partition(" ")[0]:
         case "try":
-            return ast.parse("try: ...\nfinally: ...").body[0]
+            return nesting.parse("try: ...\nfinally: ...").body[0]
         case "except":
-            (statement,) = ast.parse(f"try: ...\n{code}: ...").body
+            (statement,) = nesting.parse(f"try: ...\n{code}: ...").body
             assert isinstance(statement, ast.Try)  # noqa: S101 - what that code is
             return statement.handlers[0]
-    return ast.parse(f"{code.removeprefix('el')}: ...").body[0]
+    return nesting.parse(f"{code.removeprefix('el')}: ...").body[0]
 
 
 def _branches(source: Source, owner: Spot, header: str) -> Iterator[Spot]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from vpatch.core.edits.hunk import shown
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.patch import Patch
 from vpatch.core.edits.reading import filled, read, substituted
-from vpatch.core.parse import end_line, first_line
+from vpatch.core.matching import META
+from vpatch.core.parse import end_line
 from vpatch.core.select import header_node
 from vpatch.core.syntax import DEFINITIONS
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 # The slash before a header; a division has no such word behind it.
 _STEP = re.compile(r" / (?=(?:if|elif|else|for|async|while|with|try|except|finally|match|case)\b)")
 _NAME = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
-_DEFINES = re.compile(r"(?:@|def |class |async def )")
+# A decorator or a definition, with comments above it.
+_DEFINES = re.compile(r"(?:[ \t]*+(?:#.*+)?\n)*+(?:@|def |class |async def )")
+_GUARD = "if TYPE_CHECKING"
 
 
 class Malformed(ValueError):
@@ -59,17 +62,25 @@ def hunks(
         Malformed: a hunk cannot be read; the message names its address and says why.
     """
     patches: list[Patch] = []
+    defined: set[tuple[str, str]] = set()
     for line, address, body in _sections(text):
         name, *within = (filled(substituted(word.strip(), {}), dict(names)) for word in _STEP.split(f" {address}"))
         place = ".".join(filter(None, (scope, name)))
         try:
             _check(name, within)
             coming = _coming(body)
-            if name == "import" and coming:
-                yield from _imports(file, coming)
+            if name == "import":
+                yield from _imports(file, coming, within)
             elif coming and _DEFINES.match(coming):
-                code = filled(substituted(coming, {}), dict(names))
-                yield from (AddFunction(file, place, one, uses) for one in _definitions(code))
+                if headers or within:
+                    raise ValueError(
+                        "a definition goes to the end of a class, a function or the module, not of a block"
+                    )
+                for one, code in _definitions(filled(substituted(coming, {}), dict(names))):
+                    if (place, one) in defined:
+                        raise ValueError(f"{one!r} is defined twice")
+                    defined.add((place, one))
+                    yield AddFunction(file, place, code, uses)
             else:
                 read(body, names)
                 patches.append(Patch(file, place, body, names, within=(*headers, *within), count=count, uses=uses))
@@ -86,20 +97,21 @@ def hunks(
 def _sections(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the address of each hunk, with the index of its line, and the lines of the hunk."""
     line = 0
-    for section in re.split(r"^@@", f"\n{text}", flags=re.MULTILINE):
+    begun = re.split(r"^@@", f"\n{text}", flags=re.MULTILINE)
+    for number, section in enumerate(begun):
         address, _, body = section.partition("\n")
-        if body.strip("\n"):
+        if number or body.strip("\n") or len(begun) == 1:  # nothing need stand above the first address
             yield max(line - 1, 0), address.strip(), body.strip("\n")
         line += section.count("\n")
 
 
 def _check(name: str, headers: Iterable[str]) -> None:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or META in name:
         raise ValueError(f"`{shown(name)}` is no qualified name of a function or class")
     for header in headers:
         try:
             header_node(header)
-        except SyntaxError as error:
+        except (SyntaxError, nesting.Unparsable) as error:
             raise ValueError(f"`{shown(header)}` is no header of a statement") from error
 
 
@@ -110,23 +122,38 @@ def _coming(body: str) -> str:
     return "\n".join(line[1:] for line in lines) if comes else ""
 
 
-def _imports(file: str, code: str) -> Iterator[EnsureImport]:
-    lines = code.split("\n")
-    for node in _parsed(code):
-        statement = "\n".join(lines[first_line(node) - 1 : end_line(node)])
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            raise ValueError(f"`{shown(statement)}` is no import")
-        yield EnsureImport(file, statement)
+def _imports(file: str, code: str, within: Sequence[str]) -> Iterator[EnsureImport]:
+    if within not in ([], [_GUARD]):
+        raise ValueError(f"imports go to the top of the module, or below `{_GUARD}`")
+    found = list(_statements(code))
+    if not found:
+        raise ValueError("below `@@ import`, lines begin with + and are imports")
+    for node, statement in found:
+        if not isinstance(node, ast.Import | ast.ImportFrom) or len(_parsed(statement)) > 1:
+            raise ValueError(f"`{shown(statement)}` is no import, or several")
+        if statement.lstrip().startswith("#"):
+            raise ValueError(f"a comment cannot come with an import: `{statement.splitlines()[0]}`")
+        yield EnsureImport(file, statement, typing_only=bool(within))
 
 
-def _definitions(code: str) -> Iterator[str]:
-    """Yield the code of each definition, with the comments above it."""
+def _definitions(code: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the code of each definition, with the comments above it."""
+    for node, text in _statements(code):
+        if not isinstance(node, DEFINITIONS):
+            raise ValueError(f"`{shown(ast.unparse(node).splitlines()[0])}` comes beside a definition, without context")
+        if META in text:
+            raise ValueError(f"nothing binds `${text.partition(META)[2].partition(' ')[0]}`")
+        yield node.name, text
+
+
+def _statements(code: str) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield the statements of a module, with the comments above each."""
     lines, begin = code.split("\n"), 0
     for node in _parsed(code):
-        if not isinstance(node, DEFINITIONS):
-            raise ValueError(f"`{shown(lines[first_line(node) - 1])}` comes beside a definition, without context")
-        yield "\n".join(lines[begin : end_line(node)]).strip("\n")
+        yield node, "\n".join(lines[begin : end_line(node)]).strip("\n")
         begin = end_line(node)
+    if rest := "\n".join(lines[begin:]).strip():
+        raise ValueError(f"a comment alone cannot come: `{rest.splitlines()[0]}`")
 
 
 def _parsed(code: str) -> list[ast.stmt]:
