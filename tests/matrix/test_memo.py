@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -190,6 +191,7 @@ ANEW: Mapping[str, Callable[[Bench], object]] = {
     "a module that it imports": wrote("odd/help.py", "NUMBER = 5\n"),
     "a new package": wrote("new-1.dist-info/entry_points.txt", ""),
     "another interpreter": lambda bench: setattr(sys, "version", f"{sys.version} (another)"),
+    "a variable of vLLM's": lambda bench: os.environ.update(VLLM_NEW="1"),
     "another search path": lambda bench: sys.path.append(str(bench.top / "odd")),
     "fewer overlays": lambda bench: vars(bench).update(ids=("odd-one",), together=("odd-one",)),
     "fewer together": lambda bench: vars(bench).update(together=("odd-one",)),
@@ -227,6 +229,7 @@ AS_BEFORE: Mapping[str, Callable[[Bench], object]] = {
 def test_a_row_is_tried_anew(what: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its result is always that of a run without a memo."""
     monkeypatch.setattr(sys, "version", sys.version)
+    monkeypatch.setenv("VLLM_NEW", "")
     first = bench.matrix()
     assert {cell.verdict.state for cell in first.rows[0].cells} == {State.CONFLICT}
 

@@ -1,6 +1,6 @@
-"""What overlays came to on a vLLM, remembered by all that it follows from, so that a second matrix tries none again.
+"""A cache of the matrix' verdicts, keyed by every input, so that a second run tries no overlay again.
 
-That is the content of every file of the vLLM that any overlay asked for, there or not; the code of vpatch, of the
+The inputs are the content of every file of the vLLM that any overlay asked for, there or not; the code of vpatch, of the
 overlays and of what they import; the interpreter; and which overlays are tried, alone and together. A memo is a note of
 the cache: sealed with its hash, written whole, and renamed into place.
 """
