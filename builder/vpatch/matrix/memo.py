@@ -1,8 +1,8 @@
 """A cache of the matrix' verdicts, keyed by every input, so that a second run tries no overlay again.
 
-The inputs are the content of every file of the vLLM that any overlay asked for, there or not; the code of vpatch, of the
-overlays and of what they import; the interpreter; and which overlays are tried, alone and together. A memo is a note of
-the cache: sealed with its hash, written whole, and renamed into place.
+The inputs are the content of every file of the vLLM that any overlay asked for, there or not; the code of vpatch, of
+the overlays and of what they import; the interpreter; and which overlays are tried, alone and together. A memo is a
+note of the cache: sealed with its hash, written whole, and renamed into place.
 """
 
 from __future__ import annotations
