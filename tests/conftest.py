@@ -113,7 +113,7 @@ def install_into(target: Path, source: Path) -> None:
 
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with somebody else's distribution of overlays: a module, and a patch file. Do not modify it."""
+    """Return a folder with a third-party distribution of overlays: a module and a patch file. Do not modify it."""
     top = tmp_path_factory.mktemp("third-party")
     source = Path(__file__).with_name("third_party")
     shutil.copytree(source, top / "source", ignore=shutil.ignore_patterns("__pycache__"))

@@ -45,10 +45,14 @@ def _ways(
         for taken, compare in questions(piece, ""):
             asked[taken].append(compare)
     for taken, comparisons in asked.items():
-        lookups = [Lookup(tree) for tree in trees]
-        results = [[one(lookup) for one in comparisons] for lookup in lookups]
-        fits = [tree for tree, found in zip(trees, results, strict=True) if not any(map(any, found))]
-        read = frozenset().union(*(lookup.read for lookup in lookups))
+        fits: list[Workspace] = []
+        read: set[str] = set()
+        for tree in trees:
+            with tree.noting() as seen:
+                found = [compare(Lookup(tree)) for compare in comparisons]
+            read |= seen
+            if not any(map(any, found)):
+                fits.append(tree)
         way = tuple(sorted(file for file in read if any(tree.original(file) is not None for tree in trees)))
         if way != (taken.partition(" ")[0],):
             through[taken] = way

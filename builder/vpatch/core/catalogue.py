@@ -179,11 +179,11 @@ def _calls(source: str, read: Callable[[str], bytes] | None) -> calls.Calls | No
         ValueError: the list is damaged, or a newer vpatch wrote it.
     """
     file = calls.file_of(source)
+    if read is None:
+        return None
     try:
-        data = read(file) if read else None
-    except OSError:  # there is no such file
-        data = None
-    if data is None:
+        data = read(file)
+    except OSError:  # it is missing
         return None
     try:
         return calls.parse(data)

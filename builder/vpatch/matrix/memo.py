@@ -63,7 +63,7 @@ class RowMemo:
 
     @classmethod
     def of(cls, overlays: Sequence[Catalogued], together: Collection[str], code: Mapping[str, Stamp]) -> RowMemo | None:
-        """Read the memo of a selection of overlays, empty if there is none that can be trusted.
+        """Read the memo of a selection of overlays. Without a file, or with a damaged one, it is empty.
 
         Args:
             overlays: what is tried alone.
@@ -87,7 +87,7 @@ class RowMemo:
         except Failure:
             return None
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-            return memo  # there is none, or it is of another format
+            return memo  # the note is missing, or has another format
 
     def recall(self, row: Row, asked: Iterable[str], read: Callable[[Collection[str]], FilesRead]) -> Row | None:
         """Return a row with what the overlays came to; None if any file that they asked for is another.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vpatch.core import nesting
 from vpatch.core.edits.definitions import AddFunction
 from vpatch.core.edits.hunk import shown
-from vpatch.core.edits.imports import EnsureImport
+from vpatch.core.edits.imports import GUARD, EnsureImport
 from vpatch.core.edits.patch import Patch
 from vpatch.core.edits.reading import filled, read, substituted
 from vpatch.core.matching import META
@@ -27,7 +27,6 @@ _STEP = re.compile(r" / (?=(?:if|elif|else|for|async|while|with|try|except|final
 _NAME = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
 # A decorator or a definition, with comments above it.
 _DEFINES = re.compile(r"(?:[ \t]*+(?:#.*+)?\n)*+(?:@|def |class |async def )")
-_GUARD = "if TYPE_CHECKING"
 
 
 class Malformed(ValueError):
@@ -123,8 +122,8 @@ def _coming(body: str) -> str:
 
 
 def _imports(file: str, code: str, within: Sequence[str]) -> Iterator[EnsureImport]:
-    if within not in ([], [_GUARD]):
-        raise ValueError(f"imports go to the top of the module, or below `{_GUARD}`")
+    if within not in ([], [GUARD]):
+        raise ValueError(f"imports go to the top of the module, or below `{GUARD}`")
     found = list(_statements(code))
     if not found:
         raise ValueError("below `@@ import`, lines begin with + and are imports")

@@ -20,7 +20,7 @@ from vpatch.core.verdict import EditFinding, Found, Landed
 if TYPE_CHECKING:
     from vpatch.core.changes import Change
 
-_GUARD = "if TYPE_CHECKING"
+GUARD = "if TYPE_CHECKING"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
@@ -101,7 +101,7 @@ class EnsureImport(ModuleEdit):
         guards: list[Spot] = []
         if self.typing_only:
             with suppress(Lost):
-                guards = scopes(source, "", (_GUARD,))
+                guards = scopes(source, "", (GUARD,))
         target = guards[0] if guards else None if self.typing_only else owners[0]
         if target and target.path and not source.block(target):
             raise Lost("its block is on the line of its header")
@@ -163,7 +163,7 @@ class EnsureImport(ModuleEdit):
                 (i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0
             )
             index = max(_opening(here), flag)
-            yield Splice(owners[0], index, index, self.statement, overlay, rank, under=_GUARD)
+            yield Splice(owners[0], index, index, self.statement, overlay, rank, under=GUARD)
             return
         here = source.block(target)
         there = next((spot for spot in here if source.marks_on(spot.node) and same(spot.node, line)), None)

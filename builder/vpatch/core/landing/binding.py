@@ -8,11 +8,20 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from vpatch.core.landing.flow import Definition, Flow, Function, Names, bound_by, flow, header, statements
+from vpatch.core.landing.flow import (
+    COMPREHENSIONS,
+    Definition,
+    Flow,
+    Function,
+    Names,
+    bound_by,
+    flow,
+    header,
+    statements,
+)
 
 _IMPLICIT = frozenset({"__file__", "__path__", "__class__", "__module__", "__qualname__"})
 _DEFERRED = (ast.Lambda, ast.GeneratorExp)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True)
@@ -228,7 +237,7 @@ def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[R
 
 def inner_names(node: ast.AST) -> set[str]:
     """Return the names that a comprehension, a lambda or a generic definition binds inside itself."""
-    if isinstance(node, _COMPREHENSIONS):
+    if isinstance(node, COMPREHENSIONS):
         return {name for generator in node.generators for name in bound_by(generator.target)}
     if isinstance(node, ast.Lambda):
         return {*_parameters(node.args), *bound_by(node.body)}
@@ -237,7 +246,7 @@ def inner_names(node: ast.AST) -> set[str]:
 
 def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Yield the parts of a header; True for parts of a comprehension or lambda that the outer scope evaluates."""
-    first = node.generators[0] if isinstance(node, _COMPREHENSIONS) else None
+    first = node.generators[0] if isinstance(node, COMPREHENSIONS) else None
     for child in header(node):
         if first and child is first:
             yield first.iter, True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from vpatch.core.landing.binding import Read, Scope, annotated_by, dotted, reads
 from vpatch.core.landing.flow import STAR, Definition, Function, blocks, children
@@ -147,8 +147,7 @@ class Module:
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
 """Half of a module's nodes, which contain no others and replace nothing."""
 
-_DEFINED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_TELLING = frozenset({ast.Attribute, ast.Call, ast.AnnAssign, ast.Global, *_DEFINED})
+_TELLING = frozenset({ast.Attribute, ast.Call, ast.AnnAssign, ast.Global, *get_args(Definition)})
 """Nodes that may replace something, or decide what is replaced."""
 
 

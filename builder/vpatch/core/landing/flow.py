@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
-from typing import TypeAlias, cast
+from typing import TypeAlias, cast, get_args
 
 from vpatch.core.syntax import BLOCKS
 
@@ -75,7 +75,7 @@ def bound_by(node: ast.AST) -> Iterator[str]:
         if kind is ast.Name:  # most nodes are one
             if node.ctx.__class__ is ast.Store:  # type: ignore[attr-defined]
                 yield node.id  # type: ignore[attr-defined]
-        elif kind in _COMPREHENSIONS:
+        elif kind in COMPREHENSIONS:
             yield from (one.target.id for one in ast.walk(node) if isinstance(one, ast.NamedExpr))
         elif kind is not ast.Constant and not (kind is ast.AnnAssign and node.value is None):  # type: ignore[attr-defined]
             if kind in _BINDING:
@@ -83,9 +83,8 @@ def bound_by(node: ast.AST) -> Iterator[str]:
             todo += header(node)
 
 
-_COMPREHENSIONS = frozenset({ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp})
-_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_BINDING = frozenset({*_DEFINED, ast.Import, ast.ImportFrom, ast.MatchAs, ast.MatchStar, ast.MatchMapping})
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BINDING = frozenset({*get_args(Definition), ast.Import, ast.ImportFrom, ast.MatchAs, ast.MatchStar, ast.MatchMapping})
 
 
 def _bound_as_text(node: ast.AST) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from vpatch.core.calls import module_files
 from vpatch.core.landing.binding import Scope, absolute, annotated_by, dotted, imported_as, plain_name
@@ -40,8 +40,6 @@ class Lookup:
     """Looks definitions up in `files`."""
 
     files: Workspace
-    read: set[str] = field(default_factory=set)
-    """The files that it looked into, or for."""
 
     def find(self, place: str) -> list[Defined]:
         """Return what a place, `file name`, leads to: several where a condition at import decides; [] if nothing."""
@@ -83,7 +81,6 @@ class Lookup:
         return "" if marked_by("\n".join(own)) else source_digest(own)
 
     def _find(self, file: str, name: str, seen: frozenset[tuple[str, str]]) -> list[Defined]:
-        self.read.add(file)
         module = self.files.scope(file)
         if module is None or (file, name) in seen:
             return []
@@ -135,7 +132,6 @@ class Lookup:
         return self._imported(f"{path}.{first}", rest, seen) if first else []
 
     def _exists(self, file: str) -> bool:
-        self.read.add(file)
         return self.files.read(file) is not None
 
     def _line(self, found: Defined) -> Iterator[Scope]:
