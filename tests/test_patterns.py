@@ -56,7 +56,8 @@ def expressions() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
         for variable, value in vars(import_module(name)).items():
             for one in value.values() if isinstance(value, dict) else [value]:
                 if isinstance(one, re.Pattern):
-                    used = set(re.findall(rf"\b{variable}\.(\w+)", text()))
+                    users = path.read_text() if variable.startswith("_") else text()
+                    used = set(re.findall(rf"\b{variable}\.(\w+)", users))
                     yield name, one, bool(used) and used <= ANCHORED
 
 

@@ -39,7 +39,7 @@ CASES = (
         (
             LONGEST,
             f"{LONGEST[:-1]} and not attn_metadata.num_decodes:",
-            f"{LONGEST[:-1]}` is not there",
+            "has `not attn_metadata.num_decodes`, which the hunk does not have",
         ),
     ),
     *drifted(
