@@ -27,7 +27,7 @@ LEVELS = (
     ("core", "net"),
     ("tree", "release"),
     ("api",),
-    ("image", "matrix", "plan", "testing", "doctor", "run"),
+    ("image", "matrix", "plan", "porting", "testing", "doctor", "run"),
     ("calls", "cli", "vpatch"),
     ("__main__",),
 )
@@ -81,12 +81,13 @@ EXTRAS = {
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.models"},
     "ruamel": {"plan.commands"},
+    "unidiff": {"porting.diffs"},
 }
 OUTSIDE = {
     *("click", "fcntl", "glob", "http", "mmap", "os", "pathlib", "requests", "rich", "shutil", "socket", "subprocess"),
     *("sys", "tempfile", "urllib", "urllib3"),
 }
-LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
+LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst", "unidiff"}
 
 
 def modules(top: Path) -> dict[str, Path]:
@@ -205,7 +206,7 @@ def test_an_extra_is_declared() -> None:
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
         names.get(re.split("[>=]", one)[0], one)
-        for name in ("calls", "fetch", "git", "image", "matrix", "plan")
+        for name in ("calls", "fetch", "git", "image", "import", "matrix", "plan")
         for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
@@ -280,7 +281,7 @@ for command in sys.argv[1:]:
             os._exit(0)
     os.wait()
 """
-ELSEWHERE = re.compile(r"vpatch\.(doctor|farm|image|matrix|net|plan|processes|release|run)\b")
+ELSEWHERE = re.compile(r"vpatch\.(doctor|farm|image|matrix|net|plan|porting|processes|release|run)\b")
 
 
 def test_a_command_loads_what_it_needs(linked: Trees) -> None:
