@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,12 @@ class Problem:
     scope: str = ""
     code: Code = Code.OTHER
     hint: str = ""
+
+    @property
+    def remark(self) -> str:
+        """Where the problem is and its cause, without the numbers of lines, which differ between releases."""
+        where = f"{self.where} ({self.scope})" if self.scope else self.where
+        return f"{where}: {re.sub(r'line [0-9]+(?:: |, )', '', self.cause)}"
 
     @property
     def reason(self) -> str:

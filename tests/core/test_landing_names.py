@@ -48,6 +48,13 @@ def test_names_are_read_where_python_reads_them(source: str, edit: Edit) -> None
     lands("", f"def f(a):\n    {source}\n", edit)
 
 
+@pytest.mark.parametrize(("source", "message"), [("THINK = 1\n", ""), ("", "reads `THINK`, which nothing binds there")])
+def test_what_the_body_of_a_class_has_not_bound_yet_is_the_module_s(source: str, message: str) -> None:
+    edit = InsertAfter(FILE, "C", "anchor()", "THINK = THINK")
+
+    lands(message, f"{source}class C:\n    anchor()\n    THINK = 2\n", edit)
+
+
 def test_two_functions_import_the_same_name() -> None:
     edits: list[Edit] = [EnsureImport(FILE, "from helpers import help_it", scope) for scope in ("f", "g")]
     edits += [InsertAfter(FILE, scope, "anchor()", "help_it()") for scope in ("f", "g")]

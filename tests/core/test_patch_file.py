@@ -102,6 +102,25 @@ def test_upstreams_imports_and_files_may_be_others(source: str, state: State) ->
     assert found.state is state, found.because
 
 
+def test_an_import_from_elsewhere_is_no_evidence() -> None:
+    item = catalogued(PATCH.replace("@@ import\n", "@@\n-from x import y\n+from z import y\n@@ import\n"))
+    source = "from z import q, y\nfrom n import count\nclass Sent: at = 0\ndef sends(a): return a\n"
+
+    assert verdict(module(f"{source}def f(a, b):\n  if a: log(count(a))\n"), item).state is State.MERGED
+
+
+def test_what_was_accepted_on_the_base_is_no_problem_elsewhere() -> None:
+    text = PATCH.replace("+log(count(a))", "+log(unknown(a))")
+    remark = "vllm/m.py (f): `log(unknown(a))` reads `unknown`, which nothing binds there"
+    accepted = text.replace("Base: 0.31.0\n", f"Base: 0.31.0\nAccepted: of another line\n {remark}\n")
+
+    assert verdict(module(BEFORE), catalogued(text)).problems[0].remark == remark
+    assert verdict(module(BEFORE), catalogued(accepted)).state is State.PENDING
+    assert "log(unknown(a))  # vpatch: demo" in applied(module(BEFORE), catalogued(accepted))["vllm/m.py"].decode()
+    other = accepted.replace("unknown(a)", "other(a)", 1).replace("+log(unknown(a))", "+log(other(a))")
+    assert verdict(module(BEFORE), catalogued(other)).state is State.DRIFTED
+
+
 def test_what_it_makes_is_upstreams_without_the_marks() -> None:
     item = catalogued(PATCH)
     assert verdict(unmarked(applied(module(BEFORE), item)), item).state is State.MERGED
@@ -146,7 +165,7 @@ BAD = {
     "no format": ("Format: 1\n", "", "line 1: `Format: 1` comes first"),
     "unknown field": ("Base", "Onto", "line 7: no field is called Onto; there are Format, "),
     "a field twice": ("Base: 0.31.0", "Subject: x", "line 7: Subject is there twice"),
-    "a long subject": ("Description: ", " ", "line 2: Subject: only Description and Drop-When may"),
+    "a long subject": ("Description: ", " ", "line 2: Subject: only Description, Drop-When and Accepted may"),
     "no field": ("Base: 0", "Base:0", "line 7: the head has lines `Field: value`, and ends"),
     "no empty line": ("\n\n", "\n", "line 10: the head has lines `Field: value`, and ends"),
     "lacking": ("Base: 0.31.0\n", "", "line 8: the head lacks Base"),

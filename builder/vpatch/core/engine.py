@@ -174,7 +174,9 @@ class Engine:
         notes: dict[_Part, tuple[str, ...]] = {}
         for one in judged:
             problems, remarks = self._landing(one, items[one.verdict.id].calls, files)
-            wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
+            accepted = {part.name: part.accepted for part in items[one.verdict.id].overlay.parts}
+            for part, found in problems.items():
+                wrong[one.verdict.id, part] = [problem for problem in found if problem.remark not in accepted[part]]
             notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
         verdicts = [_with_problems(one, wrong, State.DRIFTED).verdict for one in judged]
         return tuple(

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from vpatch.core.edits.definitions import AddFile
 from vpatch.core.edits.imports import EnsureImport
+from vpatch.core.edits.patch import Patch
 from vpatch.core.marks import lines_marked, mark
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
@@ -121,7 +122,13 @@ def _found(findings: Findings) -> set[Found]:
 
 def _telling(findings: Findings) -> list[EditFinding]:
     """Return the findings that show who made the change: not those of imports and companions, which parts may share."""
-    return [one for edit, one in findings if not isinstance(edit, EnsureImport | AddFile)] or [f for _, f in findings]
+    return [one for edit, one in findings if not _is_shared(edit)] or [finding for _, finding in findings]
+
+
+def _is_shared(edit: Edit) -> bool:
+    return isinstance(edit, EnsureImport | AddFile) or (
+        isinstance(edit, Patch) and not edit.scope and edit.hunk.imports
+    )
 
 
 def _all_after(findings: Findings) -> bool:

@@ -98,6 +98,8 @@ class Part:
         merged: holds if upstream has the change.
         absent: holds if positive evidence shows that the feature or the defect does not exist.
         upstream: the pull requests with the change, if other than the overlay's.
+        accepted: what the check of inserted code says of this part on the release that it was made for, as
+            `Problem.remark` spells it; it does not make the part drifted.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Part:
     merged: Predicate | None
     absent: Predicate | None
     upstream: tuple[str, ...]
+    accepted: tuple[str, ...]
 
     def __init__(
         self,
@@ -113,13 +116,14 @@ class Part:
         merged: Predicate | None = None,
         absent: Predicate | None = None,
         upstream: tuple[str, ...] = (),
+        accepted: tuple[str, ...] = (),
     ) -> None:
         if isinstance(shapes, Mapping):
             shapes = [
                 Shape(key, one.edits, one.when, one.note) if isinstance(one, Shape) else Shape(key, one)
                 for key, one in shapes.items()
             ]
-        _set(self, name=name, shapes=tuple(shapes), merged=merged, absent=absent, upstream=upstream)
+        _set(self, name=name, shapes=tuple(shapes), merged=merged, absent=absent, upstream=upstream, accepted=accepted)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -112,9 +112,10 @@ def overlay_of(patch: PatchFile) -> Overlay:
     """
     head = patch.head
     edits = [edit for change in patch.changes for edit in _edits(change)]
+    accepted = tuple(head["Accepted"].split("\n")) if "Accepted" in head else ()
     return Overlay(
         head["Subject"],
-        (Part(PART, {head["Base"]: edits}),),
+        (Part(PART, {head["Base"]: edits}, accepted=accepted),),
         _links(head["Upstream"]) if "Upstream" in head else (),
         _releases(head["Releases"]) if "Releases" in head else {},
     )
@@ -179,7 +180,7 @@ def _folded(value: str) -> str:
 
 def _one_line(text: str) -> str:
     if "\n" in text:
-        raise ValueError("only Description and Drop-When may have more than one line")
+        raise ValueError("only Description, Drop-When and Accepted may have more than one line")
     return text
 
 
@@ -219,6 +220,7 @@ _FIELDS: Mapping[str, Callable[[str], object]] = {
     "Base": _version,
     "Drop-When": str,
     "Releases": _releases,
+    "Accepted": str,
 }
 _NEEDED = ("Subject", "Base")
 

@@ -29,7 +29,7 @@ def headline(code: str) -> str:
     return code.strip().splitlines()[0]
 
 
-def _bound_name(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[str]:
+def bound_name(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[str]:
     """Return the steps that a definition adds to a qualified name, none for an `@overload` stub.
 
     The accessors of a property are `name`, `name.setter` and `name.deleter`.
@@ -58,7 +58,7 @@ def definitions(owner: Spot) -> Iterator[Spot]:
 def names(owner: Spot, prefix: str = "") -> Iterator[tuple[str, Spot]]:
     """Yield every definition below `owner` with its qualified name."""
     for spot in definitions(owner):
-        if bound := _bound_name(spot.node):
+        if bound := bound_name(spot.node):
             name = prefix + ".".join(bound)
             yield name, spot
             yield from names(spot, f"{name}.")

@@ -193,6 +193,12 @@ WITHIN = {
     "list entry that goes": ("L = ['a', 'b', 'c']", " L = [|     ...,|-    'b',|     ...| ]", "L = ['a', 'c'] #"),
     "set entry": ("S = {|    a,|}", " S = {|     a,|+    b,| }", "S = {|    a,|    b,|} #"),
     "tuple entry": ("T = (a, b)", " T = (|     ...|     b,|+    c,| )", "T = (a, b, c) #"),
+    "one more index": (
+        "T = L[|    'a',|    'b',|]",
+        " T = L[|     'a',|+    'c',|     'b',| ]",
+        "T = L[|    'a',|    'c',|    'b',|] #",
+    ),
+    "another name among those that are set": ("_, x = g(a)", "-_, x = g(|+_, y = g(|     a| )", "_, y = g(a) #"),
     "an index is no entry": ("g(a[..., 0])", "-a[..., 0]|+a[..., 1]", "g(a[..., 1]) #"),
 }
 

@@ -195,6 +195,9 @@ def test_addresses_imports_and_what_the_author_fills_in() -> None:
         ),
         ("-if a:|+while a:|     ...", "write all lines of `if a:` with - and +"),
         ("-with a:|+with a as b:|     ...", "write all lines of `with a:` with - and +"),
+        (" if a:|-    ...|+    g(a)", "`...` stands for what stays, so it cannot go"),
+        (" x = g(|     ...,|-).p|+)", "write all lines of `g(...)`, without `...`"),
+        ("-x = g(|+if a: g(|     ...,|     b,| )", "write all lines of `x = g("),
         ("\n".join(" g(a)" for _ in range(10_000)), "nothing changes"),
     ],
 )

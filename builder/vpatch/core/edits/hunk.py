@@ -100,6 +100,12 @@ class Hunk:
         return (went or [row for row in self.before if not is_hole(row)] or list(self.after))[0]
 
     @cached_property
+    def imports(self) -> bool:
+        """Whether nothing but imports changes."""
+        changed = [node for item in self.every if not item.stays for node in (item.old, item.new) if node is not None]
+        return bool(changed) and all(isinstance(node, ast.Import | ast.ImportFrom) for node in changed)
+
+    @cached_property
     def telling(self) -> bool:
         """Whether the code after, without marks, shows that the change was made.
 

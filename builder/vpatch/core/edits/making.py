@@ -110,7 +110,7 @@ def _replaced(code: str, old: Any, parent: Any) -> Any:
 def _code(hunk: Hunk, node: Any) -> str:
     """Return the code of an expression that comes; over lines, it has parentheses."""
     text = text_of(hunk.lines, node)
-    closed = ast.Call | ast.Dict | ast.List | ast.Set | ast.Tuple | ast.GeneratorExp | ast.ListComp
+    closed = ast.Call | ast.Subscript | ast.Dict | ast.List | ast.Set | ast.Tuple | ast.GeneratorExp | ast.ListComp
     return f"({text})" if "\n" in text and not isinstance(node, closed) else text
 
 

@@ -172,5 +172,6 @@ def _reads(old: Any, new: Any, *, within: bool = True) -> frozenset[Read]:
     found = [change.new for change in changes(old, new) if change.new is not None] if within else [new]
     nodes = [node for one in found for node in (one if isinstance(one, tuple) else [one]) if node is not None]
     bare = [node.value if isinstance(node, ast.keyword | ast.Starred) else node for node in nodes]
+    bare = [node for node in bare if not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))]
     names = frozenset(name for node in bare for name in names_read_by(ast.unparse(node)))
     return frozenset(name for name in names if not name.name.startswith(META))

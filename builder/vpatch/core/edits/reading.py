@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from io import StringIO
 from typing import Any
 
 from vpatch.core import nesting
 from vpatch.core.edits.hunk import Aligned, Hunk, shown
-from vpatch.core.edits.within import expressible, header_differs
+from vpatch.core.edits.within import changes, expressible, header_differs
 from vpatch.core.matching import META, is_hole
 from vpatch.core.parse import end_line, first_line, header_text, text_of
 from vpatch.core.syntax import DEFINITIONS
@@ -85,6 +87,20 @@ def _variables(rows: Sequence[ast.stmt]) -> set[str]:
 
 # Among entries, `...` needs a comma, and in a dict it is spelled as Python can read it.
 _GAPS = (None, r"\1...,", r"\1**...,")
+_GAP = re.compile(r"([ \t]*+)\.\.\.,?")
+
+
+def _entry_gaps(code: str) -> Iterator[int]:
+    """Yield the indices of the lines `...` that stand for entries: those in brackets."""
+    depth, begun = 0, dict[int, int]()
+    try:
+        for token in tokenize.generate_tokens(StringIO(code).readline):
+            begun.setdefault(token.start[0], depth)
+            if token.type == tokenize.OP:
+                depth += (token.string in "([{") - (token.string in ")]}")
+    except (tokenize.TokenError, IndentationError):  # what is wrong, parsing says better
+        pass
+    yield from (k for k, line in enumerate(code.split("\n")) if _GAP.fullmatch(line) and begun.get(k + 1))
 
 
 def _sides(rows: Sequence[str], names: Mapping[str, str], edges: Collection[int]) -> list[_Side]:
@@ -108,12 +124,12 @@ class _Side:
     ) -> None:
         chosen = [k for k, row in enumerate(rows) if row[0] in signs and k not in edges]
         code = substituted("\n".join(rows[k][1:] for k in chosen), {})
-        if gap:
-            code = re.sub(r"^([ \t]*+)\.\.\.,?$", gap, code, flags=re.MULTILINE)
+        lines = code.split("\n")
+        for k in _entry_gaps(code) if gap else ():
+            if rows[chosen[k]][0] != "+":
+                lines[k] = _GAP.sub(str(gap), lines[k])
         numbered = [
-            (k, line)
-            for k, row in zip(chosen, code.split("\n"), strict=bool(chosen))
-            for line in filled(row, names).split("\n")
+            (k, line) for k, row in zip(chosen, lines, strict=bool(chosen)) for line in filled(row, names).split("\n")
         ]
         self.rows = [k for k, _ in numbered]
         self.lines = tuple(f"{line}\n" for _, line in numbered)
@@ -166,6 +182,8 @@ class _Alignment:
                 yield from self._pair(b, a)
                 i, j = i + 1, j + 1
             elif b is not None and not stays:
+                if is_hole(b):
+                    raise ValueError("`...` stands for what stays, so it cannot go")
                 yield Aligned(b, None)
                 i += 1
             elif a is not None and not self._after.of(a) & self._kept:
@@ -176,6 +194,7 @@ class _Alignment:
 
     def _coming(self, node: ast.stmt) -> Aligned:
         side, first = self._after, first_line(node) - 1
+        self._refuse_gaps(node, first + 1, end_line(node))
         indent = len(side.lines[first]) - len(side.lines[first].lstrip())
         texts = (one for one in ast.walk(node) if isinstance(one, ast.Constant | ast.JoinedStr))
         over_lines = (one for one in texts if _TRIPLE.search(text_of(side.lines, one)))
@@ -185,6 +204,13 @@ class _Alignment:
         return Aligned(
             None, node, "".join(line if k in in_text else line[min(indent, len(line) - 1) :] for k, line in lines)
         )
+
+    def _refuse_gaps(self, node: Any, first: int, last: int) -> None:
+        """Refuse code that comes, in these lines, if `...` in the context stands for a part of it."""
+        side = self._after
+        kept = (line for line in range(first - 1, last) if side.rows[line] in self._kept)
+        if any(_GAP.fullmatch(side.lines[line].strip().removeprefix("**")) for line in kept):
+            raise ValueError(f"write all lines of `{_quoted(node)}`, without `...`: it comes as a whole")
 
     def _pair(self, b: Any, a: Any) -> Iterator[Aligned]:
         mine, theirs = list(_blocks(b)), list(_blocks(a))
@@ -198,6 +224,9 @@ class _Alignment:
             if differs and not expressible(b, a):
                 yield from (Aligned(b, None), self._coming(a))
             else:
+                for node in (one.new for one in changes(b, a) if one.new is not None) if differs else ():
+                    value = node[1] if isinstance(node, tuple) else node
+                    self._refuse_gaps(value, value.lineno, value.end_lineno)
                 yield Aligned(b, a, changes=differs)
             return
         pairs = list(zip(mine, theirs, strict=True))

@@ -60,6 +60,12 @@ def changes(old: Any, new: Any) -> Iterator[Within]:
     if spelled(old) == spelled(new):
         return
     mine, theirs = entries(old), entries(new)
+    match old, new:
+        case ast.Subscript(slice=ast.Tuple(elts=some)), ast.Subscript(slice=ast.Tuple(elts=other)) if len(some) != len(
+            other
+        ):
+            yield Within("swap", old, new)  # its indices are no list
+            return
     if mine is not None and theirs is not None and type(old) is type(new):
         if isinstance(old, ast.Call):
             yield from changes(old.func, new.func)

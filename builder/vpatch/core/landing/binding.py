@@ -101,18 +101,22 @@ class Scope:
         `at` is a statement, an exception handler or a match case directly in this scope.
         """
         home = self.home(name)
-        if home is None or home is home.module:
-            outer = self.module
-            first = self._run_by_import(at)
-            if first is None or late:  # all of the module has run
-                bound = outer.flow.binds(name, outer.flow.end) or name in outer.global_in_functions
-            else:
-                bound = outer.flow.binds(name, outer.flow.before.get(first))
-            here = _bound_on_the_way(at) if home is self else ()
-            return bound or name in here or name in _IMPLICIT or hasattr(builtins, name)
-        if home is not self or late:
-            return True
-        return self.flow.binds(name, self.flow.before.get(at)) or name in _bound_on_the_way(at)
+        if home is not None and home is not home.module:
+            if home is not self or late or self.flow.binds(name, self.flow.before.get(at)):
+                return True
+            if name in _bound_on_the_way(at):
+                return True
+            if not isinstance(self.node, ast.ClassDef):
+                return False
+        # What the body of a class has not bound yet, Python looks up in the module.
+        outer = self.module
+        first = self._run_by_import(at)
+        if first is None or late:  # all of the module has run
+            bound = outer.flow.binds(name, outer.flow.end) or name in outer.global_in_functions
+        else:
+            bound = outer.flow.binds(name, outer.flow.before.get(first))
+        here = _bound_on_the_way(at) if home is self else ()
+        return bound or name in here or name in _IMPLICIT or hasattr(builtins, name)
 
     def _run_by_import(self, at: ast.AST) -> ast.AST | None:
         """Return the module's statement that runs `at` during import; None inside functions, which run later."""
