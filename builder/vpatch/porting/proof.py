@@ -1,0 +1,104 @@
+"""Make a patch file of changed modules, and prove it on the vLLM that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from vpatch.core import nesting
+from vpatch.core.edits.address import Malformed
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued
+from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of
+from vpatch.core.verdict import State
+from vpatch.porting.hunks import Unsayable, hunks_between
+from vpatch.porting.program import difference
+
+Read = Callable[[str], bytes | None]
+
+
+class Unproven(ValueError):
+    """A change that no patch file makes; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A module before and after a change; None where it is not there."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+def patch_file(
+    name: str, head: Mapping[str, str], changes: tuple[Changed, ...], read: Read
+) -> tuple[PatchFile, tuple[str, ...]]:
+    """Return a patch file that makes a change, proven on its base, and notes on what it leaves as it was.
+
+    On the base, it makes the same program as the change; a second run changes nothing; and what the change made by
+    itself is merged.
+
+    Args:
+        name: the id of the patch file.
+        head: its fields, without `Format` and `Accepted`.
+        changes: the modules that the change changed.
+        read: reads the base.
+
+    Raises:
+        Unproven: no patch file makes the change.
+    """
+    parts, notes = [], []
+    for change in changes:
+        if change.after is None:
+            raise Unproven(f"{change.path}: it is deleted, and a patch file changes or adds modules")
+        if change.before is None:
+            parts.append(ModuleChange(change.path, new=True, text=_added(change.after)))
+            continue
+        try:
+            text, left = hunks_between(change.path, change.before, change.after)
+        except (Unsayable, SyntaxError, nesting.Unparsable) as error:
+            raise Unproven(f"{change.path}: {error}") from error
+        notes += [f"{change.path}: {note}" for note in left]
+        parts += [ModuleChange(change.path, new=False, text=text)] if text else []
+    if not parts:
+        raise Unproven("nothing changes but comments, docstrings, layout or imports that go")
+    patch = PatchFile({"Format": FORMAT, **head}, tuple(parts))
+    return _proven(name, patch, changes, read), tuple(notes)
+
+
+def _added(text: str) -> str:
+    return "".join(f"+{line}\n" for line in text.split("\n")[:-1])
+
+
+def _proven(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Read) -> PatchFile:
+    item = _item(name, patch)
+    made = Engine([item]).plan(read)
+    # What the check of inserted code says of the base, the author accepted when he ran it there.
+    if made.problems:
+        patch = replace(patch, head={**patch.head, "Accepted": "\n".join(one.remark for one in made.problems)})
+        item = _item(name, patch)
+        made = Engine([item]).plan(read)
+    if made.problems:
+        raise Unproven(f"on the base it is {made.before[0].state}: {made.problems[0].where}: {made.problems[0].cause}")
+    if made.before[0].state is not State.PENDING:
+        raise Unproven(f"on the base it is {made.before[0].state} already: {made.before[0].because}")
+    for change in changes:
+        text, wanted, before = made.files.get(change.path), change.after or "", change.before or ""
+        found = nesting.decode(text)[0] if text else before
+        if odd := difference(found, wanted, before):
+            raise Unproven(f"{change.path}: the patch file makes another program of it: {odd}")
+    again = Engine([item]).plan(lambda file: made.files[file] if file in made.files else read(file))
+    if again.problems or again.files or again.before[0].state is not State.APPLIED:
+        raise Unproven(f"once applied, it is {again.before[0].state}: {again.before[0].because}")
+    after = {change.path: (change.after or "").encode() for change in changes}
+    (verdict,) = Engine([item]).status(lambda file: after[file] if file in after else read(file))
+    if verdict.state is not State.MERGED:
+        raise Unproven(f"where the change is made already, it is {verdict.state}: {verdict.because}")
+    return patch
+
+
+def _item(name: str, patch: PatchFile) -> Catalogued:
+    try:
+        return Catalogued(name, overlay_of(patch), patch.head["Subject"])
+    except (Malformed, ValueError) as error:
+        raise Unproven(str(error)) from error
