@@ -25,7 +25,7 @@ LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
     ("gpu", "installation", "manifest", "processes", "script", "settings", "stamps"),
     ("core", "net"),
-    ("tree", "release"),
+    ("project", "tree", "release"),
     ("api",),
     ("image", "matrix", "plan", "porting", "testing", "doctor", "run"),
     ("calls", "cli", "vpatch"),
@@ -33,7 +33,7 @@ LEVELS = (
 )
 # The same order inside `core`.
 CORE = (
-    ("cst", "listing", "verdict", "core"),
+    ("cst", "listing", "sources", "verdict", "core"),
     ("syntax", "marks"),
     ("changes", "lists", "matching", "nesting", "landing.flow"),
     ("landing.binding",),

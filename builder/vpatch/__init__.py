@@ -1,7 +1,7 @@
 """Idempotent, reversible source overlays for an installed vLLM.
 
 Overlay authors import the words of an overlay from here, programs the verbs: `status`, `diff`, `apply`, `revert` and
-`verify` (see `vpatch.api`).
+`verify` (see `vpatch.api`), and `patches`, which lets them take patch files, too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Unclear,
     )
     from vpatch.errors import Failure, Problem
+    from vpatch.project import patches
 
 __all__ = [
     "AddFile",
@@ -69,6 +70,7 @@ __all__ = [
     "Use",
     "apply",
     "diff",
+    "patches",
     "probe",
     "revert",
     "status",
@@ -77,7 +79,7 @@ __all__ = [
 
 _HOMES = (
     *("errors", "core.overlay", "core.predicates", "core.authoring", "core.edits.definitions"),
-    *("core.edits.imports", "core.edits.patch", "api"),
+    *("core.edits.imports", "core.edits.patch", "api", "project"),
 )
 
 

@@ -25,6 +25,7 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup
+from vpatch.tree.copies import known_in
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Reads, Tree, imported_by, is_checkout, locate
 from vpatch.tree.unified import unified
@@ -41,8 +42,8 @@ R = TypeVar("R", bound="Result")
 TreeLike = Tree | str | os.PathLike[str] | None
 """A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
 
-Ids = Iterable[str] | None
-"""Ids of overlays. None: every installed overlay that is not opt-in, and each that is applied; `[]`: no overlay."""
+Ids = Iterable[str] | Selection | None
+"""Ids of overlays. None: every overlay that is not opt-in, and each that is applied; `[]`: no overlay."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,9 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
         UnknownName: there is no such folder or overlay.
         Failure: there is no vLLM, or a file cannot be read.
     """
-    found = _tree(tree)
+    found, selection = _tree(tree), Selection.of(overlays, also)
     seen = Reads(found)
-    selection = Selection.of(overlays, also)
-    installed = discover()
+    installed = known_in(found, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
     others = [item for item in installed if item not in chosen] if selection.only is None else []
     engine = Engine([*chosen, *others])
@@ -166,11 +166,10 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
         Refused: an overlay is drifted, in conflict, or was named and is not applicable.
         Failure: as `status`.
     """
-    found = _tree(tree)
+    found, selection = _tree(tree), Selection.of(overlays, also)
     seen = Reads(found)
-    selection = Selection.of(overlays, also)
     _refuse_receipt(found, selection)
-    installed = discover()
+    installed = known_in(found, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
@@ -199,7 +198,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     found, selection = _tree(tree), Selection.of(overlays, also)
     _refuse_receipt(found, selection)
     writable = open_tree(found)
-    installed = discover()
+    installed = known_in(writable.tree, writable.tree.read, discover())
     chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
     there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
@@ -229,8 +228,8 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         Failure: as `apply`; or a file that has to change was edited after vpatch.
     """
     writable, selection = open_tree(tree), Selection.of(overlays)
-    installed, broken = loadable() if overlays is None else (discover(), ())
-    root = writable.tree.root
+    found, broken = loadable() if overlays is None else (discover(), ())
+    root, installed = writable.tree.root, known_in(writable.tree, writable.tree.read, found)
     going = installed if overlays is None else selection.among(installed)
     left = remove_leftovers(writable.tree) if overlays is None else ()
     seen = Reads(writable.tree)
@@ -274,7 +273,8 @@ def verify(
     """
     from vpatch.tree.verify import verify as check
 
-    found, installed, selection = _tree(tree), discover(), Selection.of(overlays, also)
+    found, selection = _tree(tree), Selection.of(overlays, also)
+    installed = known_in(found, found.read, discover())
     chosen = selection.in_tree(installed, found.read)
     runner = None if python is None else interpreter(Path(python))
     store = _store(found)

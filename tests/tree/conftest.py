@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
+from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure
@@ -57,10 +58,11 @@ SECOND = FIRST | {
 
 
 def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> WritePlan:
-    """Plan as `prepare` does, with another note."""
+    """Plan as `prepare` does, with another note; each overlay is a patch file, which is kept."""
     nothing = Changeset((), (), {}, ())
+    patches = {name: f"Subject: {name}\n".encode() for data in desired.values() for name in marks_in(data)}
     try:
-        return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits, made={}))
+        return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits, made={}, patches=patches))
     except Failure as failure:
         return WritePlan(seen, nothing, failure=failure)
 

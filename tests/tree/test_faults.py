@@ -243,7 +243,7 @@ def test_the_order_of_steps(sandbox: Sandbox) -> None:
         assert trace.index(("fsync", path)) < trace.index(("replace", path))
     groups = [
         "under-way" if path.endswith("/.under-way.json.vpatch-new")
-        else "originals" if "/originals/" in path
+        else "originals" if "/originals/" in path or "/patches/" in path
         else "companions" if "/_vpatch/" in path
         else "modules" if path.startswith("vllm/")
         else "lists"

@@ -16,12 +16,15 @@ from vpatch.cli.options import (
     PathType,
     examples,
     overlay_option,
+    project,
     receipt_option,
     reported,
     selected,
     unwinding,
     verbose_option,
     with_option,
+    with_project,
+    without_option,
 )
 from vpatch.cli.output import Report, as_object, fitted, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
@@ -50,6 +53,8 @@ _MB = 1e6
 @click.option("--base", metavar="IMAGE", help="The image to build on; NAME@DIGEST pins it.")
 @overlay_option()
 @with_option
+@without_option
+@with_project
 @receipt_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A name of the new image (repeatable).")
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
@@ -92,7 +97,8 @@ def build_command(
     _refuse("name one: --base IMAGE, FILE.toml, or --all", bool(definitions or everything) == (base is not None))
     in_file = "FILE.toml has the overlays, tags, platform and architectures: leave out these options"
     _refuse(in_file, base is None and any(options.values()))
-    selection = selected(options.pop("ids"), options.pop("more"), receipt=options.pop("receipt"))
+    given = (options.pop(name) for name in ("ids", "more", "fewer"))
+    selection = selected(*given, receipt=options.pop("receipt"))
     _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
     _refuse("--untagged is for --registry: add it", untagged and not registry)
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
@@ -130,7 +136,8 @@ def _orders(
         return read_definitions(definition_files(Path()) if everything else files)
     names = options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
-    return [Order(base, tags=tuple(tags), overlays=selection.only or (), also=selection.also, **options)]
+    options |= {"also": selection.also, "without": selection.without, "default": selection.default}
+    return [Order(base, tags=tuple(tags), overlays=selection.only or (), **options)]
 
 
 def _check(orders: Sequence[Order]) -> None:
@@ -188,7 +195,8 @@ def watching() -> Iterator[Watch]:
 
 def introduce(image: str, vllm: str, vpatch: str = "") -> None:
     """Print the first line: which vLLM, in which image."""
-    frame(f"vLLM {vllm} in {outcome.short(image)}{f', patched by vpatch {vpatch}' if vpatch else ''}")
+    named = f" (project: {project().file})" if project().file else ""
+    frame(f"vLLM {vllm} in {outcome.short(image)}{f', patched by vpatch {vpatch}' if vpatch else ''}{named}")
 
 
 def _tell(built: Built, *, verbose: bool) -> None:

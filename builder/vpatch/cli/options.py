@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 
 import click
 
-from vpatch.cli.output import QUIET, Failed, Report, show, tell
+from vpatch.cli.output import QUIET, Failed, Report, frame, show, tell
 from vpatch.cli.wording import command, options
+from vpatch.core import sources
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, naming
+from vpatch.project import Project, merged, opened
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_PROJECT = "vpatch.project"  # the key of click's context
 
 
 class PathType(click.Path):
@@ -36,17 +39,69 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-def known_overlays() -> list[str]:
+def known_overlays(context: click.Context) -> list[str]:
     """Return the ids of the overlays; none if one of them cannot be loaded, which the command itself reports."""
     try:
-        return [item.id for item in discover()]
+        with sources.using(_opened(context.params).sources):
+            return [item.id for item in discover()]
     except Failure:
         return []
 
 
-def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+def complete_overlay(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Complete an overlay id for the shell."""
-    return [name for name in known_overlays() if name.startswith(typed)]
+    return [name for name in known_overlays(context) if name.startswith(typed)]
+
+
+def _opened(parameters: Mapping[str, Any]) -> Project:
+    return opened(parameters.get("patches") or (), ignored=bool(parameters.get("no_project", False)))
+
+
+def with_project(function: Command) -> Command:
+    """Add `--patches` and `--no-project`: the command takes overlays from there, too; raises what `opened` raises."""
+
+    @functools.wraps(function)
+    def run(*args: Any, patches: tuple[Path, ...], no_project: bool, **kwargs: Any) -> Any:
+        found = _opened({"patches": patches, "no_project": no_project})
+        click.get_current_context().meta[_PROJECT] = found
+        with sources.using(found.sources):
+            return function(*args, **kwargs)
+
+    # Eager: what other options say of overlays rests on them.
+    told = "Also the patch files of this folder, or this one (repeatable). Default: $VPATCH_PATCHES."
+    patches = click.option(
+        "--patches",
+        multiple=True,
+        metavar="DIR",
+        type=PathType(),
+        envvar="VPATCH_PATCHES",
+        is_eager=True,
+        help=told,
+    )
+    ignore = click.option(
+        "--no-project", is_flag=True, is_eager=True, help="Ignore vpatch.toml, and [tool.vpatch] in pyproject.toml."
+    )
+    return patches(ignore(run))  # type: ignore[return-value] # click keeps the type
+
+
+def project() -> Project:
+    """Return the project of the command that runs."""
+    found = click.get_current_context().meta.get(_PROJECT)
+    return found if isinstance(found, Project) else Project("", sources.Sources(), Selection())
+
+
+def introduce_project() -> None:
+    """Print which project's file is used, if there is one: the first line of a command that names no vLLM there."""
+    if file := project().file:
+        frame(f"Project: {file}.")
+
+
+def source_words() -> tuple[str, ...]:
+    """Return the options with which another command finds the same overlays; what the environment says stays there."""
+    context = click.get_current_context()
+    typed = context.get_parameter_source("patches") is click.core.ParameterSource.COMMANDLINE
+    places = map(str, context.params.get("patches", ()) if typed else ())
+    return (*options("--patches", places), *(["--no-project"] if context.params.get("no_project") else []))
 
 
 def retyped(words: Mapping[str, Sequence[str]]) -> str:
@@ -91,22 +146,41 @@ def with_option(function: Command) -> Command:
     )(function)
 
 
+def without_option(function: Command) -> Command:
+    """Add `--without`."""
+    return click.option(
+        "--without",
+        "fewer",
+        multiple=True,
+        metavar="ID",
+        callback=_one_each,
+        shell_complete=complete_overlay,
+        help="Not this overlay of the default ones (repeatable).",
+    )(function)
+
+
 def receipt_option(function: Command) -> Command:
     """Add `--receipt`."""
     told = "Also the overlay `receipt`: each vLLM process shows which overlays it runs. Not for a checkout."
     return click.option("--receipt", is_flag=True, help=told)(function)
 
 
-def selected(ids: tuple[str, ...], more: tuple[str, ...], *, receipt: bool = False) -> Selection:
-    """Return what `--overlay`, `--with` and `--receipt` select.
+def selected(
+    ids: tuple[str, ...], more: tuple[str, ...], fewer: tuple[str, ...] = (), *, receipt: bool = False
+) -> Selection:
+    """Return what the project's file, `--overlay`, `--with`, `--without` and `--receipt` select.
 
     Raises:
-        click.UsageError: the first two are given.
+        click.UsageError: `--overlay` and one of the next two are given, or these name the same overlay.
     """
-    if ids and more:
-        raise click.UsageError("--overlay selects exactly these overlays: leave out --with")
+    if ids and (more or fewer):
+        raise click.UsageError(
+            f"--overlay selects exactly these overlays: leave out {'--with' if more else '--without'}"
+        )
     proof = ("receipt",) if receipt else ()
-    return Selection((*ids, *proof), ()) if ids else Selection(None, (*more, *proof))
+    if both := sorted({*more, *proof} & {*fewer}):
+        raise click.UsageError(f"{both[0]} is wanted and left out: give --with or --without")
+    return Selection((*ids, *proof)) if ids else merged(project().selection, (*more, *proof), fewer)
 
 
 def quiet_option(command: Command) -> Command:

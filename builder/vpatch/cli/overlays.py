@@ -13,7 +13,7 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import PathType, examples, known_overlays, reported
+from vpatch.cli.options import PathType, examples, introduce_project, known_overlays, reported, with_project
 from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover
@@ -40,13 +40,16 @@ def summary(item: Catalogued) -> dict[str, object]:
         "symptoms": list(overlay.symptoms),
         "upstream": list(overlay.upstream),
         "origin": item.origin,
+        "sha256": item.sha256,
     }
 
 
 @click.command("list", epilog=examples("list", "list --json"))
 @reported
+@with_project
 def list_command() -> Report:
-    """List the installed overlays."""
+    """List the overlays: those of packages, and the patch files of the project and of --patches."""
+    introduce_project()
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)
     said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
@@ -71,7 +74,7 @@ def new_command(name: str, folder: Path, release: str) -> Report:
         )
     if iskeyword(name):
         raise click.BadParameter(f"{name!r} is a keyword of Python, which names no module", param_hint="NAME")
-    if name in known_overlays():
+    if name in known_overlays(click.get_current_context()):
         raise click.BadParameter(f"{name!r} is the id of an installed overlay: choose another", param_hint="NAME")
     package = _package(folder)
     top = folder / name if package is None else folder

@@ -16,7 +16,15 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from vpatch.cli.options import PathType, check_outfile, examples, reported, write_outfile
+from vpatch.cli.options import (
+    PathType,
+    check_outfile,
+    examples,
+    introduce_project,
+    reported,
+    with_project,
+    write_outfile,
+)
 from vpatch.cli.output import Grid, Report, TextReport, on_terminal, tell
 from vpatch.cli.wording import Line
 from vpatch.core.catalogue import discover
@@ -123,6 +131,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--force", is_flag=True, help="Replace FILE; print the command of what does not fit.")
 @click.option("-v", "--verbose", is_flag=True, help="Every overlay, item of memory, advice and command.")
 @reported
+@with_project
 def plan_command(
     model: str | None,
     revision: str | None,
@@ -150,6 +159,7 @@ def plan_command(
 
     Exit code 1: the model does not fit, or not all of it can be known.
     """
+    introduce_project()
     if listed:
         return PresetsReport(presets=presets())
     if log:

@@ -19,15 +19,19 @@ from vpatch.cli.options import (
     check_outfile,
     examples,
     force_option,
+    introduce_project,
     overlay_option,
     reported,
+    selected,
     unwinding,
+    with_project,
+    without_option,
     write_outfile,
 )
 from vpatch.cli.output import Grid, Report, TextReport, fitted, tell
 from vpatch.cli.progress import bar, share
 from vpatch.cli.wording import Line, command, counted
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import discover
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Urgency, changes
 from vpatch.matrix.cache import Cache
@@ -82,6 +86,8 @@ def fetch_command(version: str, folder: Path) -> Report:
 )
 @click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
 @overlay_option("all of them")
+@without_option
+@with_project
 @click.option("--baseline", metavar="FILE", type=PATH, help="Output of an earlier --json: print what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Also write an HTML page.")
 @force_option
@@ -96,6 +102,7 @@ def matrix_command(
     repositories: tuple[str, ...],
     revs: tuple[str, ...],
     ids: tuple[str, ...],
+    fewer: tuple[str, ...],
     baseline: Path | None,
     html: Path | None,
     *,
@@ -112,6 +119,7 @@ def matrix_command(
     With --baseline, it exits with 1 only if something got worse.
     """
     _check_usage(repositories, revs, as_markdown=as_markdown)
+    introduce_project()
     unwinding()
     began = time.monotonic()
     if html:
@@ -120,8 +128,9 @@ def matrix_command(
     before = read_rows(baseline) if baseline else None
     with opened() as code:
         installed = discover()
-    overlays = select(installed, ids) if ids else installed
-    together = [item.id for item in overlays if ids or not item.overlay.opt_in]
+    chosen = selected(ids, (), fewer).among(installed)
+    overlays = chosen if ids else tuple(item for item in installed if item.id not in fewer)
+    together = [item.id for item in chosen]
     memo = None if no_cache else RowMemo.of(overlays, together, code)
     revisions = [Revision(*pair) for pair in product(repositories, revs or ("HEAD",))]
     sources: list[RowSource] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]

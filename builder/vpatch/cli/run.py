@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
+from vpatch.cli.options import (
+    PathType,
+    examples,
+    overlay_option,
+    project,
+    quiet_option,
+    selected,
+    with_option,
+    with_project,
+    without_option,
+)
 from vpatch.cli.output import Failed, TextReport, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
@@ -32,6 +43,20 @@ from vpatch.tree.locate import Tree
 _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 
 
+def _refusing(command: Callable[..., int]) -> Callable[..., int]:
+    """Let a command show its `Failure`, and return the exit code."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        try:
+            return command(**given)
+        except Failure as failure:
+            code = show(Failed.of(failure, outcome=f"Nothing was {'exported' if given['export'] else 'started'}."))
+            return _NO_COMMAND if isinstance(failure, Missing) else code
+
+    return run
+
+
 def _digits(_: click.Context, __: click.Parameter, given: str | None) -> str:
     """Refuse what is no beginning of a digest: an empty one, as of a variable that is not set, would fit any."""
     if given is not None and not re.fullmatch("[0-9a-f]{1,64}", given):
@@ -46,9 +71,12 @@ def _digits(_: click.Context, __: click.Parameter, given: str | None) -> str:
         "run -- vllm serve MODEL", "run --with turboquant-decode -- python serve.py", "run --export /run/vpatch"
     ),
 )
+@_refusing
 @quiet_option
 @overlay_option()
 @with_option
+@without_option
+@with_project
 @click.option("--python", type=PathType(), metavar="PY", help="The interpreter that COMMAND runs. Default: found out.")
 @click.option(
     "--expect", metavar="DIGEST", callback=_digits, default=None, help="Start only if the overlays have this digest."
@@ -60,6 +88,7 @@ def run_command(
     *,
     ids: tuple[str, ...],
     more: tuple[str, ...],
+    fewer: tuple[str, ...],
     python: Path | None,
     expect: str,
     cache: Path | None,
@@ -75,7 +104,7 @@ def run_command(
     With --export DIR instead of COMMAND, vpatch writes that folder to DIR, and prints its digest. Another container
     of the same image sets PYTHONPATH=DIR.
     """
-    selection = selected(ids, more)
+    selection = selected(ids, more, fewer)
     if export:
         if command or cache:
             raise click.UsageError(
@@ -84,11 +113,7 @@ def run_command(
         return _exported(export, selection, python, expect)
     if not command:
         raise click.UsageError("Missing argument 'COMMAND...'")
-    try:
-        launch = _prepared(command, selection, python, expect, cache)
-    except Failure as failure:
-        code = show(Failed.of(failure, outcome="Nothing was started."))
-        return _NO_COMMAND if isinstance(failure, Missing) else code
+    launch = _prepared(command, selection, python, expect, cache)
     _tell("Running", launch.tree, launch.content)
     try:
         _become(command, launch)
@@ -97,11 +122,8 @@ def run_command(
 
 
 def _exported(to: Path, selection: Selection, python: Path | None, expected: str) -> int:
-    try:
-        runner = interpreter(python) if python else _with_vllm()
-        tree, content = export_farm(selection, runner, to, expected)
-    except Failure as failure:
-        return show(Failed.of(failure, outcome="Nothing was exported."))
+    runner = interpreter(python) if python else _with_vllm()
+    tree, content = export_farm(selection, runner, to, expected)
     _tell("Exported", tree, content)
     outcome = f"Set PYTHONPATH={to.resolve()} and {DIGEST}={content.digest[:12]}, and mount the folder read-only."
     return show(TextReport(lines=[content.digest], outcome=outcome))
@@ -127,7 +149,8 @@ def _with_vllm() -> Path:
 
 def _tell(done: str, tree: Tree, content: Content) -> None:
     overlays = content.overlays
-    frame(f"vLLM {tree.version or 'of unknown version'} in {tree.root}")
+    named = project().file
+    frame(f"vLLM {tree.version or 'of unknown version'} in {tree.root}{f' (project: {named})' if named else ''}")
     what = f"{counted(len(overlays), 'overlay')}: {listed(overlays)}" if overlays else "no overlay, since none applies"
     frame(f"{done} with {what} (digest {content.digest[:12]}).")
 

@@ -11,7 +11,17 @@ from typing import Any
 import click
 
 from vpatch import api
-from vpatch.cli.options import PathType, complete_overlay, examples, reported, verbose_option
+from vpatch.cli.options import (
+    PathType,
+    complete_overlay,
+    examples,
+    introduce_project,
+    project,
+    reported,
+    source_words,
+    verbose_option,
+    with_project,
+)
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.overlays import summary, title
 from vpatch.cli.target import Target
@@ -78,7 +88,7 @@ class ShowReport(Report):
         releases = (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())
         lines = [
             title(item),
-            f"From {item.origin}.",
+            f"From {item.origin}{f' (sha256:{item.sha256})' if item.sha256 else ''}.",
             *_section("You see", item.overlay.symptoms),
             *_section("Why", why if item.why else ()),
             *_section("Releases", releases),
@@ -149,6 +159,7 @@ def _changes(parts: Iterable[PartChange], width: int | None, *, verbose: bool) -
 @click.argument("tree", metavar="[TREE]", required=False, type=PathType())
 @click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports.")
 @click.option("--vllm", "release", metavar="V", help="This release, read from the package index.")
+@with_project
 @verbose_option("Also print the modules that the overlay adds.")
 def show_command(overlay: str, tree: Path | None, python: Path | None, release: str | None, *, verbose: bool) -> Report:
     """Explain one overlay, and show what each part of it changes.
@@ -159,8 +170,9 @@ def show_command(overlay: str, tree: Path | None, python: Path | None, release: 
     if sum(place is not None for place in (tree, python, release)) > 1:
         raise click.UsageError("TREE, --python and --vllm each name a vLLM: leave out all but one")
     (item,) = select(discover(), (overlay,))
-    target = Target(tree, python, Selection(()), verbose)
+    target = Target(tree, python, Selection(()), verbose, (), source_words(), project().file)
     if release is not None:
+        introduce_project()
         found, notes = _of_release(release, item)
         return ShowReport(item=item, found=found, verbose=verbose, notes=notes, outcome=_outcome(item, found, target))
     try:

@@ -10,11 +10,23 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import PathType, known_overlays, overlay_option, retyped, selected, with_option
+from vpatch.cli.options import (
+    PathType,
+    known_overlays,
+    overlay_option,
+    project,
+    retyped,
+    selected,
+    source_words,
+    with_option,
+    with_project,
+    without_option,
+)
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, listed, options
 from vpatch.core.catalogue import Selection, discover
-from vpatch.errors import UnknownName, nearest
+from vpatch.errors import Failure, UnknownName, nearest
+from vpatch.tree.copies import known_in
 from vpatch.tree.environment import Located, current, imported, named
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Tree, is_checkout
@@ -29,12 +41,18 @@ class Target:
         python: `--python`.
         selection: the overlays; `only=()` of a command that takes none.
         verbose: whether the user wants parts, reasons and files.
+        typed: the options that select overlays, as the user typed them.
+        sources: the options that say where overlays come from.
+        project: the project's file; "" without one.
     """
 
     path: Path | None
     python: Path | None
     selection: Selection
     verbose: bool
+    typed: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    project: str = ""
 
     def find(self) -> Tree:
         """Find the vLLM, and print which one it is; raises what `locate` raises."""
@@ -50,16 +68,23 @@ class Target:
             UnknownName: there is no such overlay, folder or interpreter.
             Failure: there is no vLLM.
         """
-        if self.selection.named:  # a misspelt overlay is reported before anything is searched
-            self.selection.among(discover())
-        if self.path is not None:
-            found = self._at(self.path)
-        else:
-            found = current() if self.python is None else imported(self.python)
+        installed = discover() if self.selection.named or self.selection.without else ()
+        try:
+            found = self._found()
+        except Failure:
+            self.selection.among(installed)  # a misspelt overlay is reported in place of what was searched for it
+            raise
+        if installed:
+            self.selection.among(known_in(found.tree, found.tree.read, installed))
         asked = found.environment
         found = found.importing() if imports else found
         frame(self._introduced(found, runs=found.environment != asked))
         return found
+
+    def _found(self) -> Located:
+        if self.path is not None:
+            return self._at(self.path)
+        return current() if self.python is None else imported(self.python)
 
     def _at(self, path: Path) -> Located:
         """Find the vLLM at a path. A failure names the overlays that the user may have meant."""
@@ -77,22 +102,22 @@ class Target:
             raise UnknownName(replace(problem, cause=what, hint=f"to name an overlay: {again}")) from error
 
     def command(self, name: str, *arguments: str) -> str:
-        """Return another command for the same vLLM, to copy."""
+        """Return another command for the same vLLM, to copy. What is applied is reverted without its sources."""
+        words = (*(() if name == "revert" else self.sources), *arguments)
         if self.path:
-            return command(name, *arguments, self.path)
-        return command(name, *arguments, *(("--python", self.python) if self.python else ()))
+            return command(name, *words, self.path)
+        return command(name, *words, *(("--python", self.python) if self.python else ()))
 
     def again(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM and the same selection, to copy."""
-        only, also = self.selection.only or (), self.selection.also
-        return self.command(name, *options("--overlay", only), *options("--with", also), *arguments)
+        return self.command(name, *self.typed, *arguments)
 
     def _introduced(self, found: Located, *, runs: bool) -> str:
         kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
         line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
         ran = f"runs {found.environment.python}" if found.environment and runs else ""
-        about = [*found.passed_over, *filter(None, [others, ran])]
+        about = [*found.passed_over, *filter(None, [others, ran, self.project and f"project: {self.project}"])]
         return f"{line} ({'; '.join(filter(None, [found.how, *about]))})" if about else line
 
 
@@ -102,11 +127,11 @@ def _short(root: Path) -> str:
     return str(root.relative_to(here)) if root.is_relative_to(here) and root != here else str(root)
 
 
-def _one(_context: click.Context, _parameter: click.Parameter, places: tuple[Path, ...]) -> Path | None:
+def _one(context: click.Context, _parameter: click.Parameter, places: tuple[Path, ...]) -> Path | None:
     """Return TREE, if it is given. Overlays are often typed there, as other programs take what they work on."""
     if len(places) > 1:
         words = [str(place) for place in places]
-        overlays = {word: ("--overlay", word) for word in words if word in known_overlays()}
+        overlays = {word: ("--overlay", word) for word in words if word in known_overlays(context)}
         hint = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
         raise click.UsageError(f"TREE is one place, not {listed(words)}{hint}")
     return places[0] if places else None
@@ -116,7 +141,7 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
     """Add TREE and the options that commands on a tree share; the command gets a `Target` as its first argument.
 
     Args:
-        also: whether `--with` is among the options.
+        also: whether `--with` and `--without` are among the options.
         both: whether TREE and `--python` may be given together.
     """
 
@@ -128,19 +153,26 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             python: Path | None,
             ids: tuple[str, ...],
             more: tuple[str, ...] = (),
+            fewer: tuple[str, ...] = (),
             receipt: bool = False,
             verbose: bool,
             **others: Any,
         ) -> Report:
             if tree and python and not both:
                 raise click.UsageError("TREE and --python name two trees: leave one out")
-            return function(Target(tree, python, selected(ids, more, receipt=receipt), verbose), **others)
+            selection = selected(ids, more, fewer, receipt=receipt)
+            added = (*more, "receipt") if receipt else more
+            words = (("--overlay", (*ids, "receipt") if receipt else ids),) if ids else (("--with", added),)
+            typed = tuple(word for pair in (*words, ("--without", fewer)) for word in options(*pair))
+            about = (typed, source_words(), project().file)
+            return function(Target(tree, python, selection, verbose, *about), **others)
 
         added = [
             click.argument("tree", nargs=-1, metavar="[TREE]", type=PathType(), callback=_one),
             click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
             overlay_option("each that is not opt-in, and each that is applied" if also else "each that is applied"),
-            *([with_option] if also else []),
+            *([with_option, without_option] if also else []),
+            with_project,
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
         ]
         for add in reversed(added):

@@ -75,7 +75,7 @@ class DiffReport(TreeReport):
 def status_command(target: Target) -> Report:
     """Show the state of each overlay in TREE. Writes nothing."""
     tree = target.find()
-    found = api.status(tree, target.selection.only, target.selection.also)
+    found = api.status(tree, target.selection)
     said, offer = outcome.of_status(found, target), outcome.offer(found, target)
     notes = outcome.not_installed(found, target)
     return _report(target, found, said, ("upgradable", "not_installed"), notes, offer=offer)
@@ -87,7 +87,7 @@ def status_command(target: Target) -> Report:
 def diff_command(target: Target) -> Report:
     """Print the unified diff that `apply` would make. Writes nothing."""
     tree = target.find()
-    found = _found(lambda: api.diff(tree, target.selection.only, target.selection.also))
+    found = _found(lambda: api.diff(tree, target.selection))
     notes, said = noted((), found.overlays), outcome.of_diff(found, target)
     return DiffReport(found=found, verbose=target.verbose, problems=found.problems, notes=notes, outcome=said)
 
@@ -113,9 +113,9 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
         raise click.UsageError("--check and --dry-run both write nothing: leave one out")
     tree, selection = target.find(), target.selection
     if not (check or dry_run):
-        done = _found(lambda: api.apply(tree, selection.only, selection.also))
+        done = _found(lambda: api.apply(tree, selection))
         return _report(target, done, outcome.of_apply(done, target), ("upgraded",))
-    would = _found(lambda: api.diff(tree, selection.only, selection.also))
+    would = _found(lambda: api.diff(tree, selection))
     pending = would.upgradable or any(verdict.state is State.PENDING for verdict in would.overlays)
     return _report(target, would, outcome.of_diff(would, target), ("upgradable",), failed=check and bool(pending))
 
@@ -154,7 +154,7 @@ def verify_command(target: Target, *, pid: int | None) -> Report:
 
         return proof(pid)
     tree, selection = target.find(), target.selection
-    found = _found(lambda: api.verify(tree, selection.only, selection.also, python=target.python))
+    found = _found(lambda: api.verify(tree, selection, python=target.python))
     # Unless the user chose overlays, those that are not installed are among the problems.
     notes = outcome.not_installed(found, target) if selection.only is not None else []
     return _report(target, found, outcome.of_verify(found, target), ("not_installed",), notes)

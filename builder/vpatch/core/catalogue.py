@@ -1,4 +1,4 @@
-"""The installed overlays, discovered by the entry-point group `vpatch.overlays`.
+"""All overlays: those of packages, by the entry-point group `vpatch.overlays`, and the patch files of `core.sources`.
 
 An entry point names a package or one module. Each module of the package is an overlay, except those whose names begin
 with an underscore, which overlays share; subpackages are ignored. A module holds its overlay as `overlay`; its id is
@@ -9,19 +9,21 @@ see `vpatch.core.patch_file`; its id is its name.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.resources import files as resources
+from itertools import chain
 from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vpatch.core import calls, patch_file
+from vpatch.core import calls, patch_file, sources
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.patch_file import SUFFIX
+from vpatch.core.sources import PatchBytes, Sources
 from vpatch.errors import Problem, UnknownName, closest, raise_all
 
 if TYPE_CHECKING:
@@ -36,10 +38,11 @@ _LONGEST = 1000  # characters of an error
 
 
 def discover() -> tuple[Catalogued, ...]:
-    """Return every installed overlay, in the order of the ids.
+    """Return every overlay, of packages and of the current sources, in the order of the ids.
 
     Raises:
-        Failure: overlays do not load, are not an `Overlay`, or share an id; lists all of them.
+        Failure: overlays do not load, are not an `Overlay`, share an id, or are not what the project's file says; lists
+            all of them.
     """
     found, problems = loadable()
     raise_all(problems)
@@ -47,17 +50,42 @@ def discover() -> tuple[Catalogued, ...]:
 
 
 def loadable() -> tuple[tuple[Catalogued, ...], tuple[Problem, ...]]:
-    """Return the installed overlays that load, in the order of the ids, and what is wrong with the others."""
+    """Return the overlays that load, in the order of the ids, and what is wrong with the others."""
     found: dict[str, Catalogued] = {}
     problems: list[Problem] = []
-    for point in _points(problems):
-        for item in _loaded(point, problems):
-            twin = found.setdefault(item.id, item)
-            if twin is not item:
-                problems.append(Problem("overlay id taken", item.id, f"{twin.origin} and {item.origin} both ship it"))
+    given = sources.current()
+    shipped = chain.from_iterable(_loaded(point, problems) for point in _points(problems))
+    for item in chain(shipped, _given(given, problems)):
+        twin = found.setdefault(item.id, item)
+        if twin is not item:
+            problems.append(Problem("overlay id taken", item.id, f"{twin.origin} and {item.origin} both ship it"))
     if not found and not problems:
         problems.append(Problem("no overlays", GROUP, "no installed distribution has this entry point"))
+    problems += _unexpected(given, found)
     return tuple(sorted(found.values(), key=lambda item: item.id)), tuple(problems)
+
+
+def _given(given: Sources, problems: list[Problem]) -> Iterator[Catalogued]:
+    for file in given.patches:
+        try:
+            yield of_patch_file(file)
+        except (ValueError, RecursionError, MemoryError) as error:
+            problems.append(Problem("cannot load overlay", file.path, str(error)))
+
+
+def _unexpected(given: Sources, found: Mapping[str, Catalogued]) -> Iterator[Problem]:
+    """Yield what the project's file says of overlays and is not so."""
+    unread = {id_of(file.path) for file in given.patches} - found.keys()  # reported already
+    for key, ids in given.named.items():
+        for name in (name for name in ids if name not in found.keys() | unread):
+            yield Problem("no such overlay", given.file, f"{key}: {name}", hint=closest(name, found))
+    for name, wanted in given.required.items():
+        item = found.get(name)
+        if item and item.patch is not None and item.sha256 != wanted:
+            cause = f"require.{name}: {item.origin} has sha256:{item.sha256}, not sha256:{wanted}"
+            yield Problem("not the required patch", given.file, cause)
+        elif (item is None or item.patch is None) and name not in unread:
+            yield Problem("no such patch", given.file, f"require.{name}: no patch file has this id")
 
 
 def _points(problems: list[Problem]) -> list[EntryPoint]:
@@ -113,7 +141,7 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
     for file in patches:
         note(str(file))
         try:
-            found.append(_of_patch_file(file, resources(root) / "_calls", point))
+            found.append(of_patch_file(_shipped(file, resources(root) / "_calls"), point))
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem("cannot load overlay", str(file), str(error)))
     return found
@@ -158,12 +186,30 @@ def _of_module(module: ModuleType, point: EntryPoint) -> Catalogued:
     return Catalogued(name, overlay, why, point, source, _calls(source, getattr(module.__loader__, "get_data", None)))
 
 
-def _of_patch_file(file: Traversable, lists: Traversable, point: EntryPoint) -> Catalogued:
-    name = _id(file.name.removesuffix(SUFFIX), "the file in lower case, with single hyphens")
-    patch = patch_file.parse(file.read_bytes())
-    overlay, why, source = patch_file.overlay_of(patch), patch_file.explanation(patch), str(file)
-    recorded = _calls(source, lambda path: (lists / path.rpartition("/")[2]).read_bytes())
-    return Catalogued(name, overlay, why, point, source, recorded)
+def _shipped(file: Traversable, lists: Traversable) -> PatchBytes:
+    try:
+        recorded = (lists / calls.file_of(str(file)).rpartition("/")[2]).read_bytes()
+    except OSError:  # it is missing
+        recorded = None
+    return PatchBytes(str(file), file.read_bytes(), recorded)
+
+
+def of_patch_file(file: PatchBytes, point: EntryPoint | None = None) -> Catalogued:
+    """Return the overlay that a patch file is.
+
+    Raises:
+        ValueError: it is no patch file, has a name that is no id, or its list is damaged.
+    """
+    name = _id(id_of(file.path), "the file in lower case, with single hyphens")
+    patch = patch_file.parse(file.data)
+    overlay, why = patch_file.overlay_of(patch), patch_file.explanation(patch)
+    recorded = None if file.calls is None else _parsed(calls.file_of(file.path), file.calls)
+    return Catalogued(name, overlay, why, point, file.path, recorded, file.data)
+
+
+def id_of(path: str) -> str:
+    """Return the id of the overlay that the patch file at `path` is."""
+    return path.rpartition("/")[2].removesuffix(SUFFIX)
 
 
 def _id(name: str, rule: str) -> str:
@@ -185,6 +231,10 @@ def _calls(source: str, read: Callable[[str], bytes] | None) -> calls.Calls | No
         data = read(file)
     except OSError:  # it is missing
         return None
+    return _parsed(file, data)
+
+
+def _parsed(file: str, data: bytes) -> calls.Calls:
     try:
         return calls.parse(data)
     except ValueError as error:
@@ -202,20 +252,32 @@ def select(installed: tuple[Catalogued, ...], ids: Iterable[str] | None = None) 
 
 @dataclass(frozen=True)
 class Selection:
-    """The overlays that a user asks for: `only` these (None: all but the opt-in ones), `also` some more."""
+    """The overlays that a user asks for.
+
+    Attributes:
+        only: exactly these; None: the default ones.
+        also: more of them.
+        without: those that are taken out of the default ones.
+        default: the default ones, as a project's file has them; None: all but the opt-in ones.
+    """
 
     only: tuple[str, ...] | None = None
     also: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    default: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, only: Iterable[str] | None, also: Iterable[str] = ()) -> Selection:
+    def of(cls, only: Iterable[str] | Selection | None, also: Iterable[str] = ()) -> Selection:
         """Make a selection; one id may be given as a string."""
+        if isinstance(only, Selection):
+            return only
         return cls(None if only is None else _ids(only), _ids(also))
 
     @property
     def named(self) -> frozenset[str]:
-        """The ids that the user gave."""
-        return frozenset((*(self.only or ()), *self.also))
+        """The ids that the user gave, or the project's file."""
+        own = () if self.only is not None else frozenset(self.default or ()).difference(self.without)
+        return frozenset((*(self.only or ()), *self.also, *own))
 
     def among(self, installed: tuple[Catalogued, ...]) -> tuple[Catalogued, ...]:
         """Return the selected overlays.
@@ -224,10 +286,11 @@ class Selection:
             UnknownName: an id is not installed.
         """
         known = {item.id: item for item in installed}
-        default = [item.id for item in installed if not item.overlay.opt_in] if self.only is None else []
-        if unknown := sorted(self.named - known.keys()):
+        if unknown := sorted({*self.named, *self.without} - known.keys()):
             raise UnknownName(*(Problem("no such overlay", name, closest(name, known)) for name in unknown))
-        return tuple(known[name] for name in sorted({*default, *self.named}))
+        usual = self.only is None and self.default is None
+        default = {item.id for item in installed if not item.overlay.opt_in} if usual else set()
+        return tuple(known[name] for name in sorted(default.difference(self.without) | self.named))
 
     def in_tree(self, installed: tuple[Catalogued, ...], read: Callable[[str], bytes | None]) -> tuple[Catalogued, ...]:
         """Return the selected overlays; without `only` from the user, also each that has a mark in the tree.

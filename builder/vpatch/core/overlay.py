@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vpatch.core.verdict import State
+from vpatch.manifest import sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -232,9 +233,10 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """An installed overlay with its id, its explanation and its entry point.
+    """An overlay with its id, its explanation and its entry point, None of a patch file that no package ships.
 
-    `source` is the path of its module. `calls` is what its code takes from vLLM, None if that was not recorded.
+    `source` is the path of its module or patch file. `calls` is what its code takes from vLLM, None if that was not
+    recorded. `patch` has the bytes of a patch file, None of a module.
     """
 
     id: str
@@ -243,15 +245,23 @@ class Catalogued:
     point: EntryPoint | None = None
     source: str = ""
     calls: Calls | None = None
+    patch: bytes | None = field(default=None, repr=False)
 
     @property
     def origin(self) -> str:
-        """The distribution that ships the overlay, with its version."""
+        """The distribution that ships the overlay, with its version; of a patch file without one, its path."""
+        if self.point is None:
+            return self.source
         try:
-            dist = self.point.dist if self.point else None
-            return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
+            dist = self.point.dist
+            return f"{dist.name} {dist.version}" if dist else self.point.value
         except (ValueError, TypeError, LookupError):  # damaged metadata
-            return str(self.point and self.point.value)
+            return self.point.value
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of a patch file; None of a module."""
+        return None if self.patch is None else sha256(self.patch)
 
 
 @cache

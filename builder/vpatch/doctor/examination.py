@@ -39,7 +39,7 @@ def examine(located: Located, selection: Selection, commands: Commands) -> Subje
 def _verified(tree: Tree, selection: Selection) -> api.Result:
     """Return what `verify` finds; if it cannot finish, the states alone, with the reason among the problems."""
     try:
-        return api.verify(tree, selection.only, selection.also)
+        return api.verify(tree, selection)
     except api.Refused as refused:
         return refused.result
     except UnknownName:
@@ -47,7 +47,7 @@ def _verified(tree: Tree, selection: Selection) -> api.Result:
     except Failure as failure:
         problems = failure.problems
     try:
-        found = api.status(tree, selection.only, selection.also)
+        found = api.status(tree, selection)
     except Failure:
         return api.Result(tree.root, tree.version, problems=problems)
     return replace(found, problems=(*found.problems, *problems))

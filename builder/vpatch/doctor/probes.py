@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Self
 
-from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Overlay
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.doctor.subject import Finding, Level, Subject, unreadable
@@ -64,7 +63,7 @@ def probe(subject: Subject, watch: Callable[[str], object]) -> tuple[list[Probed
     if why := _hindrance(subject):
         return [], [why]
     assert subject.python  # noqa: S101 - for mypy: otherwise there is a hindrance
-    overlays = {item.id: item.overlay for item in discover()}
+    overlays = {item.id: item.overlay for item in subject.overlays}
     skipped = [one.id for one in subject.verified.overlays if one.state is State.NOT_APPLICABLE]
     chosen = [(one, overlays[one.id]) for one in subject.verified.overlays if one.id not in skipped]
     probes = [[probe for probe in overlay.probes if not probe.gpu] for _, overlay in chosen]

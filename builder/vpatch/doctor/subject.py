@@ -13,10 +13,12 @@ from typing import Protocol
 from vpatch import api
 from vpatch.core.catalogue import discover
 from vpatch.core.marks import marked_files
+from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS
 from vpatch.errors import Code, Problem
 from vpatch.tree import backup, sites
 from vpatch.tree.backup import Kept
+from vpatch.tree.copies import known_in
 from vpatch.tree.environment import Environment, Located
 from vpatch.tree.interpreter import Interpreter, asked
 from vpatch.tree.locate import Tree, is_checkout
@@ -115,9 +117,14 @@ class Subject:
         return backup.read(self.tree)
 
     @cached_property
+    def overlays(self) -> tuple[Catalogued, ...]:
+        """Every overlay that may be in the tree."""
+        return known_in(self.tree, self.tree.read, discover())
+
+    @cached_property
     def overlay_files(self) -> frozenset[str]:
-        """Every file that an installed overlay reads or changes."""
-        return frozenset(file for item in discover() for file in item.overlay.files)
+        """Every file that an overlay reads or changes."""
+        return frozenset(file for item in self.overlays for file in item.overlay.files)
 
     @cached_property
     def marked(self) -> Mapping[str, tuple[str, ...]]:

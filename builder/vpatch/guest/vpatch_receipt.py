@@ -136,6 +136,7 @@ def written_to(root: Path) -> Mapping[str, Any]:
         ValueError: nothing was written there, a file is not as it was written, or one was added that no record names.
     """
     after: dict[str, list[str]] = {}  # in an image, `build` may have changed what `apply` wrote, or `apply` added to it
+    patches: dict[str, str] = {}
     infos = set[str]()
     for name in _WRITTEN:
         for kept in root.glob(f"vllm[-_]*.dist-info/{name}"):
@@ -143,8 +144,10 @@ def written_to(root: Path) -> Mapping[str, Any]:
             if not (root / info / "METADATA").is_file():  # left of a vLLM that was removed
                 continue
             infos.add(info)
-            for file, known in json.loads(kept.read_bytes())["files"].items():
+            record = json.loads(kept.read_bytes())
+            for file, known in record["files"].items():
                 after.setdefault(file, []).extend(known["after"])
+            patches |= {one["id"]: one["sha256"] for one in record.get("overlays") or () if "sha256" in one}
     if not after:
         raise ValueError(f"no dist-info in {root} tells what vpatch wrote")
     if len(infos) > 1:
@@ -159,6 +162,7 @@ def written_to(root: Path) -> Mapping[str, Any]:
     overlays = sorted({name.decode() for content in data.values() for name in _MARK.findall(content)})
     release = _release_at(root, infos.pop(), hashes)
     about = {"schema": SCHEMA, "digest": combined(hashes, release), "overlays": overlays, "root": str(root)}
+    about["patches"] = {name: known for name, known in patches.items() if name in overlays}
     return {**about, "farm": False, "release": release, "files": {}, "replaced": {}, "applied": hashes}
 
 

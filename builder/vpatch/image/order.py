@@ -39,13 +39,15 @@ class Order:
     architectures: tuple[str, ...] = ()  # that the base's compiled extensions must serve: `sm_120`
     overlays: tuple[str, ...] = ()  # ids of those that must apply; none: the default ones
     also: tuple[str, ...] = ()  # ids of opt-in ones that must apply besides the default ones
+    without: tuple[str, ...] = ()  # ids of default ones that are left out
+    default: tuple[str, ...] | None = None  # ids of the default ones, of a project
     name: str = ""  # of its definition
     path: str = ""  # of its definition
 
     @property
     def selection(self) -> Selection:
         """The overlays."""
-        return Selection(self.overlays or None, self.also)
+        return Selection(self.overlays or None, self.also, self.without, self.default)
 
 
 @dataclass(frozen=True)

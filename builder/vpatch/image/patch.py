@@ -16,6 +16,7 @@ from typing import Any
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
+from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, Verdict
 from vpatch.errors import Failure, Problem, raise_all
 from vpatch.foreign import parse_json
@@ -96,7 +97,7 @@ def patch(
         return changeset, None
     if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
-    provenance = _provenance(files, vllm, changeset, python)
+    provenance = _provenance(files, vllm, changeset, engine.overlays, python)
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": provenance.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
@@ -163,7 +164,9 @@ def _check_counts(document: Mapping[str, Any], wrong: str) -> None:
             raise ValueError(f"{wrong}: it has {count:,} {key}, and may have {_MOST[key]:,}")
 
 
-def _provenance(files: Files, vllm: Place, changeset: Changeset, python: str | None) -> str:
+def _provenance(
+    files: Files, vllm: Place, changeset: Changeset, applied: Sequence[Catalogued], python: str | None
+) -> str:
     # Includes the provenance of an earlier layer by vpatch.
     path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
@@ -174,10 +177,11 @@ def _provenance(files: Files, vllm: Place, changeset: Changeset, python: str | N
         known[file] = Written(before, (sha256(new),))
     contents = {file: changeset.files.get(file) or files.read(f"{vllm.root}/{file}") or b"" for file in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
+    pins = {item.id: {"sha256": item.sha256} for item in applied if item.sha256}
     for verdict in changeset.after:
         touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
         about = {"id": verdict.id, "state": verdict.state, "because": verdict.because, "brief": _brief(verdict)}
-        overlays[verdict.id] = {**about, "files": touched}
+        overlays[verdict.id] = {**about, "files": touched, **pins.get(verdict.id, {})}
     document = {
         "schema": 1,
         "vpatch": version("vpatch"),

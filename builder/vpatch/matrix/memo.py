@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from sys import modules
 from typing import Any
 
+from vpatch.core import sources
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Code, Failure, Problem
@@ -74,7 +75,7 @@ class RowMemo:
             The memo; None if there is no cache.
         """
         ids = [item.id for item in overlays]
-        name = sha256(json.dumps([ids, sorted(together), surroundings()]).encode())
+        name = sha256(json.dumps([ids, sorted(together), sources.current().fingerprint, surroundings()]).encode())
         now = {**code, **dict(_shipped(overlays))}
         try:
             memo = cls(cache := Cache(cache_folder()), name, ids, now)

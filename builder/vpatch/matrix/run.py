@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
+from vpatch.core.sources import current
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.memo import Hashes, RowMemo, hashes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, RowSource
@@ -167,7 +168,7 @@ def _worker_pool(rows: int) -> Iterator[Executor]:
     """Start worker processes; after a failure, jobs that have not begun are dropped."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    pool = ProcessPoolExecutor(workers, context, initializer=start)
+    pool = ProcessPoolExecutor(workers, context, initializer=start, initargs=(current(),))
     try:
         yield pool
     except KeyboardInterrupt:

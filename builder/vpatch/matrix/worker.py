@@ -12,11 +12,13 @@ from multiprocessing import parent_process
 from pathlib import Path
 from threading import Thread
 
+from vpatch.core import sources
 from vpatch.core.calls import module_files
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.sources import Sources
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.matrix.memo import Hashes, hashes
@@ -52,14 +54,15 @@ class JobResult:
     code: Mapping[str, Stamp]
 
 
-def start() -> None:
-    """Prepare a worker process: it ends with its parent, however that ends."""
+def start(given: Sources) -> None:
+    """Prepare a worker process: it has the sources of its parent, and ends with it, however that ends."""
 
     def end_with_parent() -> None:
         if (parent := parent_process()) is not None:
             parent.join()
             os._exit(1)
 
+    sources.inherit(given)
     gc.disable()  # as in the main process
     Thread(target=end_with_parent, daemon=True).start()
 
@@ -79,7 +82,7 @@ def work(
         return read
 
     with opened() as code:
-        engine = _engine(frozenset(ids))
+        engine = _engine(frozenset(ids), sources.current().fingerprint)
         named = {item.id: named_by(item, engine) for item in engine.overlays}
         cells = {
             item.id: try_one(reading(named[item.id]), item, engine) for item in engine.overlays if item.id in alone
@@ -92,7 +95,7 @@ def work(
 
 
 @cache
-def _engine(ids: frozenset[str]) -> Engine:
+def _engine(ids: frozenset[str], _sources: str) -> Engine:
     return Engine(item for item in discover() if item.id in ids)
 
 
@@ -210,7 +213,13 @@ class _MemoryTree:
         return self.now[path] if path in self.now else self.pristine(path)
 
     def decide(
-        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+        self,
+        desired: Mapping[str, bytes],
+        note: object,
+        *,
+        on_edits: bool,
+        made: Mapping[str, bytes],
+        patches: Mapping[str, bytes],
     ) -> Writes:
         new = {**self.originals, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))

@@ -34,6 +34,7 @@ class Content:
         replaced: the sha256 of each file of `root` that `files` has another version of, as the plan has read it. A
             vLLM that is upgraded before the farm is made then differs from the manifest.
         release: which vLLM it is, from `release_of`.
+        patches: the sha256 of each patch file among the overlays, by id.
     """
 
     root: Path
@@ -42,6 +43,7 @@ class Content:
     applied: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, str] = field(default_factory=dict)
     release: Mapping[str, str] = field(default_factory=lambda: release_of("", None, ()))
+    patches: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def links(self) -> Mapping[str, str]:
@@ -111,6 +113,7 @@ class Content:
     def manifest(self) -> bytes:
         """What the farm says of itself, as JSON."""
         about = {"schema": SCHEMA, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
+        about |= {"patches": self.patches}
         hashes = {"files": self.hashes, "replaced": self.replaced, "applied": self.applied}
         return json.dumps({**about, "release": self.release, **hashes}, indent=1).encode() + b"\n"
 

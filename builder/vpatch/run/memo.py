@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
+from vpatch.core import sources
 from vpatch.core.catalogue import Selection
 from vpatch.manifest import sha256
 from vpatch.run.content import Content
@@ -36,7 +37,8 @@ class Memo:
     """A file of the farms' folder that remembers one plan.
 
     Attributes:
-        file: its path; its name follows from the vLLM, the selection, and where this vpatch finds itself and overlays.
+        file: its path; its name follows from the vLLM, the selection, the bytes of patch files that no package ships,
+            and where this vpatch finds itself and overlays.
     """
 
     file: Path
@@ -44,8 +46,9 @@ class Memo:
     @classmethod
     def of(cls, store: Path, tree: Tree, selection: Selection) -> Memo:
         """Return the memo of a plan."""
-        only = None if selection.only is None else sorted(selection.only)
-        asked = json.dumps([str(tree.root), tree.dist_info, only, sorted(selection.also), surroundings()])
+        chosen = [lists and sorted(lists) for lists in astuple(selection)]
+        patches = sources.current().fingerprint
+        asked = json.dumps([str(tree.root), tree.dist_info, chosen, patches, surroundings()])
         return cls(store / MEMOS / f"{sha256(asked.encode())[:32]}.json")
 
     def recall(self, tree: Tree) -> Content | None:
@@ -61,7 +64,7 @@ class Memo:
             if again.seen != about["read"] or not unchanged(about["code"]):
                 return None
             files = {file: bytes.fromhex(data) for file, data in about["files"].items()}
-            hashes = (dict(about[key]) for key in ("applied", "replaced", "release"))
+            hashes = (dict(about[key]) for key in ("applied", "replaced", "release", "patches"))
             content = Content(tree.root, tuple(about["overlays"]), files, *hashes)
             if content.digest != about["digest"]:
                 return None
@@ -82,7 +85,7 @@ class Memo:
         code = {path: stamp for path, stamp in code.items() if path not in tree}
         files = {file: data.hex() for file, data in content.files.items()}
         about = {"overlays": content.overlays, "digest": content.digest, "files": files, "applied": content.applied}
-        more = {"replaced": content.replaced, "release": content.release}
+        more = {"replaced": content.replaced, "release": content.release, "patches": content.patches}
         part = self.file.with_suffix(f".{os.getpid()}")
         try:
             make_private(self.file.parent)

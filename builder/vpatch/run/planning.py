@@ -16,6 +16,7 @@ from vpatch.errors import raise_all
 from vpatch.guest.vpatch_receipt import release_of
 from vpatch.manifest import sha256
 from vpatch.run.content import Content
+from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Reads, Tree
 
 
@@ -26,7 +27,8 @@ def plan(tree: Tree, selection: Selection) -> Content:
         UnknownName: there is no such overlay.
         Failure: an overlay does not fit, or one that was named is not applicable.
     """
-    seen, installed = Reads(tree), discover()
+    seen = Reads(tree)
+    installed = known_in(tree, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
     found = Engine(chosen).plan(seen.read)
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
@@ -39,7 +41,8 @@ def plan(tree: Tree, selection: Selection) -> Content:
     replaced = {file: sha256(old) for file in sorted(found.files) if (old := seen.read(file)) is not None}
     record = seen.read(tree.record) if tree.dist_info else None
     release = release_of(tree.dist_info or "", record, files)
-    return Content(tree.root, tuple(overlays), found.files, kept, replaced, release)
+    patches = {item.id: item.sha256 for item in installed if item.id in overlays and item.sha256}
+    return Content(tree.root, tuple(overlays), found.files, kept, replaced, release, patches)
 
 
 def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:

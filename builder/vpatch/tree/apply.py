@@ -1,7 +1,7 @@
 """Apply and revert overlays: what the engine computes is written to a tree.
 
 def plan(seen: Snapshot) -> WritePlan:
-    return prepare(seen, engine.plan(seen.read), keep=True, made={})
+    return prepare(seen, engine.plan(seen.read), engine.overlays, keep=True, made={})
 
 done = plan(tree.snapshot())  # reads each file once, and decides what to write
 if done.work:
@@ -22,6 +22,7 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State, Verdict
 from vpatch.errors import Code, Failure, Problem, raise_all
+from vpatch.manifest import sha256
 from vpatch.tree import record
 from vpatch.tree.locate import Reads, Tree, is_checkout
 from vpatch.tree.upgrade import marks, pristine, upgrade_of
@@ -67,7 +68,13 @@ class Snapshot(Protocol):
         """Keep other runs of vpatch away during the block."""
 
     def decide(
-        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+        self,
+        desired: Mapping[str, bytes],
+        note: object,
+        *,
+        on_edits: bool,
+        made: Mapping[str, bytes],
+        patches: Mapping[str, bytes],
     ) -> Writes:
         """Decide what to write so that the tree is as `desired`. Nothing is written and no lock is taken.
 
@@ -78,6 +85,7 @@ class Snapshot(Protocol):
             on_edits: `desired` was computed from the files as they are. Without it, a user's edit that `desired` would
                 undo is a problem.
             made: bytes that overlays make of the originals. An unrecognized file that has them is not edited.
+            patches: the patch files among the overlays of `desired`, by id; a copy of each is kept beside the tree.
         """
 
 
@@ -129,11 +137,18 @@ class WritePlan:
         return plan
 
 
-def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool, made: Mapping[str, bytes]) -> WritePlan:
+def prepare(
+    snapshot: Snapshot,
+    changeset: Changeset,
+    known: Sequence[Catalogued],
+    *,
+    keep: bool,
+    made: Mapping[str, bytes],
+) -> WritePlan:
     """Decide what to write for a changeset; one with problems changes nothing.
 
-    With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was. `made` is as
-    of `Snapshot.decide`.
+    With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was. `known` has
+    the overlays that may be in the tree, and `made` is as of `Snapshot.decide`.
     """
     if changeset.problems:
         return WritePlan(snapshot, changeset)
@@ -145,9 +160,13 @@ def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool, made: Mappi
     # For people: which overlays are in which files.
     marked = {file: set(marks_in(data)) for file, data in desired.items()}
     overlays = sorted(set().union(*marked.values()))
-    note = [{"id": name, "files": sorted(f for f, names in marked.items() if name in names)} for name in overlays]
+    patches = {item.id: item.patch for item in known if item.id in overlays and item.patch is not None}
+    pins = {name: {"sha256": sha256(data)} for name, data in patches.items()}
+    files = {name: sorted(file for file, names in marked.items() if name in names) for name in overlays}
+    note = [{"id": name, "files": files[name], **pins.get(name, {})} for name in overlays]
     try:
-        return WritePlan(snapshot, changeset, snapshot.decide(desired, note, on_edits=keep, made=made))
+        writes = snapshot.decide(desired, note, on_edits=keep, made=made, patches=patches)
+        return WritePlan(snapshot, changeset, writes)
     except Failure as failure:
         return WritePlan(snapshot, changeset, failure=failure)
 
@@ -170,8 +189,8 @@ def apply(
     def plan(seen: Snapshot) -> WritePlan:
         changeset = engine.plan(seen.read, overlays)
         if (upgrade := upgrade_of(seen, known, overlays, changeset.before)) is None:
-            return prepare(seen, changeset, keep=True, made=_made(seen, known))
-        done = prepare(seen, upgrade.changeset, keep=False, made={})
+            return prepare(seen, changeset, known.overlays, keep=True, made=_made(seen, known))
+        done = prepare(seen, upgrade.changeset, known.overlays, keep=False, made={})
         upgraded = () if upgrade.changeset.problems else upgrade.overlays
         return replace(done, writes=replace(done.writes, upgraded=upgraded))
 
@@ -201,10 +220,11 @@ def revert(
         try:
             made = _made(seen, engine)
             if overlays is None:
-                return prepare(seen, _NOTHING, keep=False, made=made)
+                return prepare(seen, _NOTHING, installed, keep=False, made=made)
             if going := {item.id for item in overlays} & marks(seen).keys():
-                return prepare(seen, _without(seen, installed, going, engine, made), keep=False, made=made)
-            return prepare(seen, _NOTHING, keep=True, made=made)  # a killed run may have left something
+                without = _without(seen, installed, going, engine, made)
+                return prepare(seen, without, installed, keep=False, made=made)
+            return prepare(seen, _NOTHING, installed, keep=True, made=made)  # a killed run may have left something
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
 

@@ -3,6 +3,7 @@
 It decides no state. `revert` and people need it, and it tells whether vpatch wrote a file's bytes.
 
     <dist-info>/vpatch/originals/<path>   the bytes of <path> before the first change; RECORD's too
+    <dist-info>/vpatch/patches/<id>.vpatch  the patch files that are applied, see `tree.copies`
     <dist-info>/vpatch/provenance.json    what is applied: the files, as `vpatch.manifest` has them, "vpatch", "when",
                                           "who", and "overlays", for people
     <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: every hash that it may have left
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from vpatch import manifest
 from vpatch.core.overlay import COMPANIONS
+from vpatch.core.patch_file import SUFFIX
 from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import read_opened, walk
 from vpatch.manifest import Written, sha256
@@ -28,8 +30,9 @@ from vpatch.tree.locate import Tree
 
 REINSTALL = "reinstall vLLM"  # what helps where originals are lost
 
+PATCHES = "patches"
 NAMES = frozenset({"originals", "provenance.json"})
-"""The names in the folder while no run is under way."""
+"""The names in the folder while no run is under way; beside them, the folder of patch files may be there."""
 STAGED = ".vpatch-new"
 """The suffix of a file that waits for its rename."""
 
@@ -43,6 +46,7 @@ class Kept:
     before: Mapping[str, str | None] = field(default_factory=dict)  # sha256 before vpatch; None: vpatch added the file
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what vpatch wrote
     under_way: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what a killed run may have left
+    patches: Mapping[str, bytes] = field(default_factory=dict)  # the patch files that are applied, by id
     overlays: object = None  # the note that provenance holds for people
     provenance: bytes | None = None
     unclean: bool = False  # a run was killed, or is under way
@@ -93,11 +97,16 @@ def lacking(tree: Tree) -> Problem:
 
 
 def own_files(
-    tree: Tree, originals: Mapping[str, bytes], record: bytes | None, provenance: bytes | None
+    tree: Tree,
+    originals: Mapping[str, bytes],
+    patches: Mapping[str, bytes],
+    record: bytes | None,
+    provenance: bytes | None,
 ) -> dict[str, bytes]:
     """Return the files that keep these bytes, by path in the tree; provenance comes last."""
     base = folder(tree)
     found = {f"{base}/originals/{path}": content for path, content in originals.items()}
+    found |= {f"{base}/{PATCHES}/{name}{SUFFIX}": content for name, content in patches.items()}
     last = {f"{base}/originals/{tree.record}": record, f"{base}/provenance.json": provenance}
     return found | {path: content for path, content in last.items() if content is not None}
 
@@ -117,13 +126,16 @@ def read(tree: Tree) -> Kept:
     base = folder(tree)
     contents = _contents(tree.root / base / "originals")
     record = contents.pop(tree.record, None)
+    copies = _contents(tree.root / base / PATCHES)
+    patches = {name.removesuffix(SUFFIX): content for name, content in copies.items()}
     provenance, under_way = tree.read(f"{base}/provenance.json"), tree.read(f"{base}/under-way.json")
     with naming("cannot read", base):
         try:
             names = frozenset(os.listdir(tree.root / base))  # noqa: PTH208 - names are what is compared
         except FileNotFoundError:
             names = NAMES
-    found = Kept(contents, record, provenance=provenance, unclean=names != NAMES)
+    unclean = names - {PATCHES} != NAMES
+    found = Kept(contents, record, patches=patches, provenance=provenance, unclean=unclean)
     try:
         document, files = manifest.read(provenance) if provenance is not None else ({}, {})
         _, writing = manifest.read(under_way) if under_way is not None else ({}, {})

@@ -137,9 +137,15 @@ class Checkout:
         return changed or self.found != before
 
     def decide(
-        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+        self,
+        desired: Mapping[str, bytes],
+        note: object,
+        *,
+        on_edits: bool,
+        made: Mapping[str, bytes],
+        patches: Mapping[str, bytes],
     ) -> Writes:
-        """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note`."""
+        """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note` and `patches`."""
         wanted = {**self.originals, **desired}
         todo = {file: new for file, new in sorted(wanted.items()) if new != self.read(file)}
         edited = tuple(file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))

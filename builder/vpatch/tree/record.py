@@ -81,7 +81,7 @@ def revised(tree: Tree, rows: Record, base: Record, files: Collection[FileState]
 
 def own(tree: Tree, rows: Record, kept: backup.Kept) -> set[str]:
     """Return the paths of what vpatch keeps beside a tree, in the files or in RECORD."""
-    return {*backup.own_files(tree, kept.originals, kept.record, kept.provenance), *_ours(tree, rows)}
+    return {*backup.own_files(tree, kept.originals, kept.patches, kept.record, kept.provenance), *_ours(tree, rows)}
 
 
 def _ours(tree: Tree, rows: Record) -> list[str]:

@@ -26,11 +26,11 @@ class Steps:
     """Every change to an installed vLLM, by path relative to its root."""
 
     change: bool = False  # there is something to do besides removing stale bytecode
-    originals: Mapping[str, bytes] = field(default_factory=dict)  # original bytes to keep
+    originals: Mapping[str, bytes] = field(default_factory=dict)  # original bytes and patch files to keep
     files: Mapping[str, bytes] = field(default_factory=dict)  # new bytes of modules and companions
     removed: tuple[str, ...] = ()  # companions to remove
     lists: Mapping[str, bytes] = field(default_factory=dict)  # new bytes of provenance and RECORD
-    dropped: tuple[str, ...] = ()  # originals to remove
+    dropped: tuple[str, ...] = ()  # originals and patch files to remove
     bytecode: tuple[Path, ...] = ()  # stale twins of files that stay
     under_way: bytes = b""  # the note for the time of the run
     ends: bool = False  # nothing stays applied
@@ -155,7 +155,8 @@ class _Transaction:
         if self.steps.ends:
             return [*companions, self.base]
         dropped, new = self.steps.dropped, self.steps.originals
-        empty = guard.emptied(self.folders, f"{self.base}/originals", dropped, new)
+        kept = (f"{self.base}/originals", f"{self.base}/{backup.PATCHES}")
+        empty = (path for folder in kept for path in guard.emptied(self.folders, folder, dropped, new))
         return [*companions, *dropped, *empty, *self.strays()]
 
     def tidy_up(self) -> None:
@@ -164,7 +165,8 @@ class _Transaction:
         for path in (self.base,) if self.steps.ends else self.steps.dropped:
             self.folders.remove(path)
         if not self.steps.ends:
-            self.folders.prune(f"{self.base}/originals")
+            for folder in ("originals", backup.PATCHES):
+                self.folders.prune(f"{self.base}/{folder}")
             for stray in self.strays():
                 self.folders.remove(stray)
             self.folders.sync(self.base)
@@ -172,7 +174,8 @@ class _Transaction:
 
     def strays(self) -> list[str]:
         """List what does not belong in the folder of what is kept, the note included."""
-        return [f"{self.base}/{name}" for name in sorted(self.folders.names(self.base) - backup.NAMES)]
+        strays = self.folders.names(self.base) - backup.NAMES - {backup.PATCHES}
+        return [f"{self.base}/{name}" for name in sorted(strays)]
 
     def no_companion_stays(self, removed: Collection[str] = ()) -> bool:
         """Whether the folder of companions will hold nothing but bytecode; a link to a folder is a user's."""

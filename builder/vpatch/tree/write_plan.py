@@ -74,14 +74,20 @@ class SitePackages:
         return differs or any(self.stale(path) != twins for path, twins in stale.items())
 
     def decide(
-        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+        self,
+        desired: Mapping[str, bytes],
+        note: object,
+        *,
+        on_edits: bool,
+        made: Mapping[str, bytes],
+        patches: Mapping[str, bytes],
     ) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
         tree, kept = self.tree, self.kept
         if kept.broken and (not on_edits or kept.paths - set(desired)):
             raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken, code=Code.PROVENANCE))
         rows = record.present(tree, self.read)
-        decision = _Decision(tree, kept, rows, desired, on_edits, made)
+        decision = _Decision(tree, kept, rows, desired, on_edits, made, patches)
         files = decision.files(self.read)
         twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
         steps = replace(decision.steps(files, note), bytecode=twins)
@@ -103,6 +109,7 @@ class _Decision:
     desired: Mapping[str, bytes]
     on_edits: bool
     made: Mapping[str, bytes]
+    patches: Mapping[str, bytes]
 
     def steps(self, files: Sequence[FileState], note: object) -> Steps:
         changed = [file for file in files if file.now != file.want]
@@ -126,8 +133,9 @@ class _Decision:
         base = record.before(tree, rows, kept.record, files)
         originals = {file.path: file.origin for file in tracked if file.origin is not None}
         provenance = self.provenance(note, tracked) if tracked else None
-        keep = backup.own_files(tree, originals, base.serialize() if tracked else None, provenance)
-        had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
+        patches = self.patches if tracked else {}
+        keep = backup.own_files(tree, originals, patches, base.serialize() if tracked else None, provenance)
+        had = backup.own_files(tree, kept.originals, kept.patches, kept.record, kept.provenance)
         new = {path: content for path, content in keep.items() if had.get(path) != content}
         lists = {path: content for path, content in new.items() if path == f"{backup.folder(tree)}/provenance.json"}
         if (content := record.revised(tree, rows, base, files, keep).serialize()) != rows.serialize():
