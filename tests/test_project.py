@@ -15,9 +15,11 @@ from vpatch.core.catalogue import discover
 from vpatch.manifest import sha256
 from vpatch.project import SHARED, merged, opened
 
-from tests.conftest import Program, Trees, untouched
+from tests.conftest import Process, Program, Trees, untouched
 from tests.hybrid import HYBRID, INTERFACE
 from tests.paths import ROOT
+from tests.processes import UNWATCHED
+from tests.run.conftest import install
 
 ID = "i586-machines"
 PATCH = (ROOT / f"tests/third_party/vpatch_machine_names/{ID}.vpatch").read_text()
@@ -264,3 +266,43 @@ def test_suggested_commands_find_the_same_patches(vpatch: Program, repo: Path, l
     )
     said = vpatch("apply", tree, "--overlay", ID, "--patches", "patches").err
     assert said.endswith(f"Undo with `vpatch revert {tree}`.\n")
+
+
+def test_a_run_sees_the_bytes(process: Process, repo: Path, slim: Trees, tmp_path: Path) -> None:
+    """A plan is remembered by them; the manifest has the hash; nothing is read of the folder later."""
+    put(repo, {"vpatch.toml": f'{TOML}overlays = ["{ID}"]\n'})
+    installed = install(tmp_path, slim("0.20.2"))
+    shows = f"""import json, shutil, sys
+(top,) = (top for top in sys.path if "/cache/" in top)
+shutil.rmtree("patches", ignore_errors=len(sys.argv) > 1)
+print(open(f"{{top}}/{INTERFACE}").read(), json.load(open(f"{{top}}/vpatch.json"))["patches"])"""
+    words = ("run", "--cache", installed.cache, "--", installed.python, "-c", shows)
+    for number, name in enumerate(("i586", "i586", "geode"), 1):
+        text = PATCH.replace('i586",', f'{name}",')
+        put(repo, {f"patches/{ID}.vpatch": text})
+        ran = process(*words, env=UNWATCHED)
+        assert f'"i386", "{name}", "i686"):  # vpatch: {ID}\n' in ran.out, ran.err
+        assert f"{{'{ID}': '{sha256(text.encode())}'}}" in ran.out
+        assert "(project: vpatch.toml)\n" in ran.err
+        assert len(list(installed.cache.glob("memos/*.json"))) == (1 if number < 3 else 2)
+    ran = process(*words, env=UNWATCHED)
+    assert (ran.code, ran.err.splitlines()[-1]) == (1, "Nothing was started.")
+
+
+def test_a_matrix_sees_the_bytes(process: Process, repo: Path, slim: Trees, tmp_path: Path) -> None:
+    """Its workers have the patches, and its verdicts are remembered by their bytes."""
+    words = ("matrix", "--tree", slim("0.20.2"), "--overlay", ID, "--patches", "patches", "--json")
+    states = []
+    for old in ("i386", "i386", "i387"):
+        put(repo, {f"patches/{ID}.vpatch": PATCH.replace("i386", old)})
+        ran = process(*words, env={**UNWATCHED, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+        states += [one["state"] for one in ran.json["rows"][0]["overlays"]]
+    assert states == ["pending", "pending", "drifted"]
+
+
+def test_completion_knows_the_project(process: Process, repo: Path) -> None:
+    put(repo, {"vpatch.toml": TOML})
+    env = {"_VPATCH_COMPLETE": "bash_complete", "COMP_WORDS": "vpatch apply --overlay i58", "COMP_CWORD": "3"}
+    assert process(env=env).out == f"plain,{ID}\n"
+    env |= {"COMP_WORDS": "vpatch apply --no-project --overlay i58", "COMP_CWORD": "4"}
+    assert process(env=env).out.strip() == ""

@@ -34,6 +34,7 @@ PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), 
 VERDICT = {"id": str, "state": STATES, "because": str, "parts": [PART]}
 PROBLEM = {"code": str, "what": str, "file": str, "scope": (str, NoneType), "cause": str}
 ENTRY = {"id": str, "summary": str, "opt_in": bool, "symptoms": [str], "upstream": [str], "origin": str}
+ENTRY |= {"sha256": (str, NoneType)}
 DETAIL = ENTRY | {
     "why": str,
     "links": [str],

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tests.paths import ROOT
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -42,6 +44,8 @@ requires-python = "=={VERSION}.*"
 dependencies = ["vllm==0.20.2"]
 END
 """
+PATCH = "tests/third_party/vpatch_machine_names/i586-machines.vpatch"
+PATCHES = f"mkdir patches\ncat > patches/i586-machines.vpatch <<'END'\n{(ROOT / PATCH).read_text()}END\n"
 CONFIG = "vllm.model_executor.layers.quantization.turboquant.config"
 OTHER_CODE = """uv pip install --quiet --link-mode copy --target nightly vllm==0.26.0
 sed -i 's/\\bexisting\\b/present/g' nightly/vllm/engine/arg_utils.py
@@ -96,6 +100,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         CHECKPOINT,
         {"--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
     ),
+    "docs/project.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}{PATCHES}"),
     "docs/recipes/air-gapped.md": Recipe(
         "uv venv --quiet .venv\nuv pip install --quiet --python .venv vllm==0.20.2\n"
         "uv venv --quiet online\n. online/bin/activate\nuv pip install --quiet pip\n"

@@ -5,10 +5,22 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
-from vpatch.image.filesystem import Entry, Kind
-from vpatch.image.patch import Layer, make_layer
+from vpatch.core.catalogue import of_patch_file
+from vpatch.core.engine import Engine
+from vpatch.core.sources import PatchBytes
+from vpatch.image.config import LABEL, Base
+from vpatch.image.filesystem import Entry, Files, Kind, Place
+from vpatch.image.patch import Layer, label_of, make_layer, patch
+from vpatch.manifest import sha256
+
+from tests.conftest import Trees
+from tests.test_project import ID, PATCH
 
 FOLDER = Entry("srv", Kind.FOLDER, 0o2755, 7, 8, 5)
 FILE = Entry("srv/a.py", Kind.FILE, 0o640, 1, 2, 50)
@@ -49,3 +61,37 @@ def test_the_order_of_arguments_does_not_matter() -> None:
     assert one == two
     assert one.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(one.blob)).hexdigest()}"
     assert one.digest == f"sha256:{hashlib.sha256(one.blob).hexdigest()}"
+
+
+@dataclass
+class Folder(Files):
+    """A folder as the file system of an image."""
+
+    top: Path
+
+    def entry(self, path: str) -> Entry | None:
+        at = self.top / path
+        kind = Kind.FOLDER if at.is_dir() else Kind.FILE
+        return Entry(path, kind, 0o644, 0, 0, 0) if at.exists() else None
+
+    def read(self, path: str) -> bytes | None:
+        return (self.top / path).read_bytes() if (self.top / path).is_file() else None
+
+    def open(self, path: str) -> IO[bytes] | None:
+        raise NotImplementedError
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        return tuple(sorted(path.name for path in (self.top / folder).glob("*")))
+
+
+def test_the_label_has_the_hash_of_a_patch_file(slim: Trees) -> None:
+    tree = slim("0.20.2")
+    engine = Engine([of_patch_file(PatchBytes(f"patches/{ID}.vpatch", PATCH.encode()))])
+    base = Base("me/vllm", "sha256:0", {"architecture": "amd64", "os": "linux"})
+
+    _, layer = patch(Folder(tree.parent), Place(tree.name, "vllm-0.20.2.dist-info"), base, engine)
+
+    assert layer is not None
+    label = label_of(Base("me/vllm", "", {"config": {"Labels": {LABEL: layer.provenance}}}))
+    assert [(one["id"], one["sha256"]) for one in label.overlays] == [(ID, sha256(PATCH.encode()))]
+    assert json.loads(layer.provenance)["files"].keys() == {"vllm/platforms/interface.py"}

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import vpatch as library
+from vpatch.core.catalogue import Selection
 from vpatch.guest.vpatch_receipt import written_to
 from vpatch.manifest import sha256
+from vpatch.run.launch import planned
+from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, unchanged, untouched
 from tests.failures import problem_of
@@ -70,6 +73,13 @@ def test_without_the_folder(vpatch: Program, applied: Path, slim: Trees) -> None
     ran = vpatch("revert", applied)
     assert ran.err.splitlines()[-1].startswith("Reverted 1 overlay: 1 file restored, 0 removed.")
     pristine(applied, slim)
+
+
+def test_a_run_counts_it(applied: Path) -> None:
+    content = planned(locate(applied), Selection(()))
+    assert (content.overlays, list(content.applied)) == ((ID, "stripped"), [INTERFACE])
+    assert content.patches == written_to(applied)["patches"]
+    assert content.digest == written_to(applied)["digest"]
 
 
 def test_an_applied_tree_may_be_read_only(applied: Path, public: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vpatch.cli.options import source_words
 from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
 from vpatch.errors import Code, Failure, shell
@@ -148,13 +149,13 @@ def again(order: Order, *, registry: bool, **changes: Any) -> str:
     """Return the command that builds an order with some changes, to copy."""
     order = replace(order, **changes)
     if order.path:
-        return command("build", order.path, *_how(order, registry=registry))
-    lists = {"--overlay": order.overlays, "--with": order.also, "--tag": order.tags}
+        return command("build", order.path, *source_words(), *_how(order, registry=registry))
+    lists = {"--overlay": order.overlays, "--with": order.also, "--without": order.without, "--tag": order.tags}
     lists["--require-arch"] = order.architectures
     one = {"--platform": order.platform, "--python": order.python}
     words = [word for name, values in lists.items() for word in options(name, values)]
     words += [word for name, value in one.items() if value for word in (name, value)]
-    return command("build", "--base", order.base, *words, *_how(order, registry=registry))
+    return command("build", "--base", order.base, *words, *source_words(), *_how(order, registry=registry))
 
 
 def _how(order: Order, *, registry: bool) -> list[str]:
@@ -207,7 +208,7 @@ def _rest(order: Order, built: Built, *, registry: bool) -> str:
     if order.path:
         ids = ", ".join(f'"{name}"' for name in built.fitting)
         return f" To build with the others, write `overlays = [{ids}]` in {order.path}."
-    return f" To build with the others: {again(order, registry=registry, overlays=built.fitting, also=())}."
+    return f" To build with the others: {again(order, registry=registry, overlays=built.fitting, also=(), without=())}."
 
 
 def _idle(built: Built) -> str:

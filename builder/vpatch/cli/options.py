@@ -98,7 +98,9 @@ def introduce_project() -> None:
 
 def source_words() -> tuple[str, ...]:
     """Return the options with which another command finds the same overlays; what the environment says stays there."""
-    context = click.get_current_context()
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return ()
     typed = context.get_parameter_source("patches") is click.core.ParameterSource.COMMANDLINE
     places = map(str, context.params.get("patches", ()) if typed else ())
     return (*options("--patches", places), *(["--no-project"] if context.params.get("no_project") else []))

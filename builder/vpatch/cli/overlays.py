@@ -48,7 +48,7 @@ def summary(item: Catalogued) -> dict[str, object]:
 @reported
 @with_project
 def list_command() -> Report:
-    """List the overlays: those of packages, and the patch files of the project and of --patches."""
+    """List the overlays: of packages, of the project and of --patches."""
     introduce_project()
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)

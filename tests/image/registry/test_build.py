@@ -12,6 +12,7 @@ import docker
 import pytest
 import requests
 from vpatch.image.checks import Check
+from vpatch.manifest import sha256
 
 from tests.conftest import Process, Program, Ran
 from tests.image.registry.conftest import Refused
@@ -20,6 +21,8 @@ from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE
 from tests.terminals import on_terminal
 from tests.tiers import deep
+
+ID = "i586-machines"
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +53,31 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, base: Base) -> None:
     assert tests["probe turboquant_skip_list"]["ok"] is None
 
 
-def test_a_patch_file_of_a_package_is_built(
-    vpatch: Program, registry: str, base: Base, third_party: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["package", "project"])
+def test_a_patch_file_is_built(
+    vpatch: Program,
+    registry: str,
+    base: Base,
+    third_party: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
-    monkeypatch.syspath_prepend(str(third_party))
-    named = ("--overlay", "i586-machines")
-    ran = vpatch("build", "--registry", "--base", base.name, *named, "--tag", f"{registry}/me/theirs:one", "--json")
+    """The label and the provenance have its hash."""
+    patch = third_party / f"vpatch_machine_names/{ID}.vpatch"
+    if kind == "package":
+        monkeypatch.syspath_prepend(str(third_party))
+    else:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "vpatch.toml").write_text(f'patches = ["{patch}"]\noverlays = ["{ID}"]\n')
+    named = ("--overlay", ID) if kind == "package" else ()
+    ran = vpatch("build", "--registry", "--base", base.name, *named, "--tag", f"{registry}/me/{kind}:one", "--json")
 
     assert ran.code == 0, ran.err
     assert {test["name"]: test["ok"] for test in ran.json["tests"]}["files"]
     overlays = vpatch("inspect", ran.json["image"]["ref"], "--json").json["overlays"]
-    assert [(one["id"], one["state"]) for one in overlays] == [("i586-machines", "applied")]
+    known = sha256(patch.read_bytes())
+    assert [(one["id"], one["state"], one["sha256"]) for one in overlays] == [(ID, "applied", known)]
 
 
 @pytest.mark.deep
