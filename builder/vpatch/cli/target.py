@@ -96,7 +96,7 @@ class Target:
             ids = [item.id for item in discover()]
             if self.selection.only == () or not (meant := nearest(str(path), ids)):
                 raise
-            option = "--with" if self.selection.also else "--overlay"
+            option = "--with" if "--with" in self.typed else "--overlay"
             again = " or ".join(retyped(dict.fromkeys((str(path), f"{path}/"), (option, one))) for one in meant)
             what = "an overlay, not a folder" if str(path) in ids else problem.cause
             raise UnknownName(replace(problem, cause=what, hint=f"to name an overlay: {again}")) from error
@@ -117,8 +117,10 @@ class Target:
         line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
         ran = f"runs {found.environment.python}" if found.environment and runs else ""
-        about = [*found.passed_over, *filter(None, [others, ran, self.project and f"project: {self.project}"])]
-        return f"{line} ({'; '.join(filter(None, [found.how, *about]))})" if about else line
+        about = [*found.passed_over, *filter(None, [others, ran])]
+        named = [f"project: {self.project}"] if self.project else []
+        told = [*named, *filter(None, [found.how, *about] if about else [])]
+        return f"{line} ({'; '.join(told)})" if told else line
 
 
 def _short(root: Path) -> str:

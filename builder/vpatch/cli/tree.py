@@ -148,7 +148,7 @@ def verify_command(target: Target, *, pid: int | None) -> Report:
     it was started for these overlays, and the files that it sees are as the receipt claims.
     """
     if pid is not None:
-        if target.path or target.python or target.selection.named:
+        if target.path or target.python or target.typed:
             raise click.UsageError("--pid names a process: leave out TREE, --python and overlays")
         from vpatch.cli.ps import proof
 

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import active_children, get_context
 from threading import Semaphore, Thread
 from types import MappingProxyType
@@ -168,7 +169,7 @@ def _worker_pool(rows: int) -> Iterator[Executor]:
     """Start worker processes; after a failure, jobs that have not begun are dropped."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    pool = ProcessPoolExecutor(workers, context, initializer=start, initargs=(current(),))
+    pool = ProcessPoolExecutor(workers, context, initializer=partial(start, current()))
     try:
         yield pool
     except KeyboardInterrupt:

@@ -82,7 +82,7 @@ def work(
         return read
 
     with opened() as code:
-        engine = _engine(frozenset(ids), sources.current().fingerprint)
+        engine = _engine(frozenset(ids))
         named = {item.id: named_by(item, engine) for item in engine.overlays}
         cells = {
             item.id: try_one(reading(named[item.id]), item, engine) for item in engine.overlays if item.id in alone
@@ -95,7 +95,7 @@ def work(
 
 
 @cache
-def _engine(ids: frozenset[str], _sources: str) -> Engine:
+def _engine(ids: frozenset[str]) -> Engine:
     return Engine(item for item in discover() if item.id in ids)
 
 
