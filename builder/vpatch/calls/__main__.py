@@ -11,12 +11,14 @@ from packaging.version import Version
 
 from vpatch.calls.merge import merged
 from vpatch.calls.record import Recording, record
+from vpatch.core import sources
 from vpatch.core.calls import Calls, file_of, write
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, declared
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
+from vpatch.project import opened
 from vpatch.testing import release
 from vpatch.tree.locate import Tree, locate
 
@@ -40,10 +42,12 @@ def main(ids: tuple[str, ...], releases: tuple[str, ...], kept: Path | None) -> 
     """Record what the code of overlays takes from vLLM, beside their modules, in `_calls/`.
 
     Only releases count for which an overlay's `releases` says that it is pending. Name those on which you tested it.
-    Without ID, all installed overlays are recorded, each on a tree that has the others, too.
+    Without ID, all overlays are recorded, those of packages and of the project's file, each on a tree that has the
+    others, too.
     """
     try:
-        chosen = select(discover(), ids) if ids else discover()
+        with sources.using(opened([]).sources):
+            chosen = select(discover(), ids) if ids else discover()
         trees = {tree.version or name: tree for name, tree in _located(releases or _recorded_before(chosen), kept)}
         recorded = {version: _record(chosen, version, trees[version]) for version in sorted(trees, key=Version)}
     except Failure as failure:
