@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -36,6 +36,15 @@ class ReleaseReads:
         with suppress(Failure):  # one that cannot be written saves nothing, and stops nothing
             cache = Cache.opened()
         (release,), notes = releases_of("vllm", [version], cache)
+        return cls.of(release, files, notes)
+
+    @classmethod
+    def of(cls, release: IndexRelease, files: Collection[str], notes: Iterable[str] = ()) -> ReleaseReads:
+        """Read those of these files that a release has.
+
+        Raises:
+            Failure: it cannot be read.
+        """
         reads = cls(release, [*notes])
         reads._read(files)
         return reads

@@ -157,7 +157,7 @@ class _Writer:
             if found == [Found.BEFORE, Found.AFTER]:
                 return text
             cause = "its result is not recognized"
-        raise Unsayable(f"{where}: {cause}")
+        raise Unsayable(f"{where}: no hunk makes this change: {cause}")
 
     def _rows(self, items: Sequence[Item], *, inline: bool, fine: bool) -> Rows:
         """Return the lines of statements.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed
 from vpatch.core.engine import Engine
+from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of
 from vpatch.core.verdict import State
@@ -36,7 +39,7 @@ def patch_file(
     """Return a patch file that makes a change, proven on its base, and notes on what it leaves as it was.
 
     On the base, it makes the same program as the change; a second run changes nothing; and what the change made by
-    itself is merged.
+    itself is merged; revert restores each byte.
 
     Args:
         name: the id of the patch file.
@@ -56,7 +59,9 @@ def patch_file(
             continue
         try:
             text, left = hunks_between(change.path, change.before, change.after)
-        except (Unsayable, SyntaxError, nesting.Unparsable) as error:
+        except SyntaxError as error:
+            raise Unproven(f"{change.path}: line {error.lineno}: not valid Python: {error.msg}") from error
+        except (Unsayable, nesting.Unparsable) as error:
             raise Unproven(f"{change.path}: {error}") from error
         notes += [f"{change.path}: {note}" for note in left]
         parts += [ModuleChange(change.path, new=False, text=text)] if text else []
@@ -71,6 +76,13 @@ def _added(text: str) -> str:
 
 
 def _proven(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Read) -> PatchFile:
+    try:
+        return _checked(name, patch, changes, read)
+    except RuntimeError as error:  # the result is not what the engine makes again
+        raise Unproven(str(error)) from error
+
+
+def _checked(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Read) -> PatchFile:
     item = _item(name, patch)
     made = Engine([item]).plan(read)
     # What the check of inserted code says of the base, the author accepted when he ran it there.
@@ -90,11 +102,37 @@ def _proven(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Rea
     again = Engine([item]).plan(lambda file: made.files[file] if file in made.files else read(file))
     if again.problems or again.files or again.before[0].state is not State.APPLIED:
         raise Unproven(f"once applied, it is {again.before[0].state}: {again.before[0].because}")
+    if kept := _not_reverted(item, read):
+        raise Unproven(f"revert would leave {kept} changed")
     after = {change.path: (change.after or "").encode() for change in changes}
     (verdict,) = Engine([item]).status(lambda file: after[file] if file in after else read(file))
     if verdict.state is not State.MERGED:
         raise Unproven(f"where the change is made already, it is {verdict.state}: {verdict.because}")
     return patch
+
+
+def _not_reverted(item: Catalogued, read: Read) -> str:
+    """Apply a patch to a copy of what it reads, and revert it; return a file that is not as before, "" if none."""
+    from vpatch.tree.apply import apply, revert
+    from vpatch.tree.locate import tree_at
+    from vpatch.tree.write_plan import SitePackages
+
+    seen: dict[str, bytes | None] = {}
+    engine = Engine([item])
+    engine.plan(lambda file: seen.setdefault(file, read(file)))
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        files = {file: data for file, data in seen.items() if data is not None and not is_folder(file)}
+        rows = "".join(f"{file},,\n" for file in files)
+        info = {"vllm-0.dist-info/METADATA": b"Name: vllm\nVersion: 0\n", "vllm-0.dist-info/RECORD": rows.encode()}
+        needed = {"vllm/__init__.py": b"", "vllm/config/__init__.py": b""}  # without them, it is no vLLM
+        for file, data in {**needed, **info, **files}.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(data)
+        store = SitePackages(tree_at(root))
+        apply(store, [item], engine)
+        revert(store, [item], None, engine)
+        return next((file for file, data in files.items() if (root / file).read_bytes() != data), "")
 
 
 def _item(name: str, patch: PatchFile) -> Catalogued:

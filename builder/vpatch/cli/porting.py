@@ -1,0 +1,187 @@
+"""The command import: patch files of the changes that people already carry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vpatch.cli.options import PathType, check_outfile, examples, force_option, reported, unwinding, write_outfile
+from vpatch.cli.output import Report, fitted
+from vpatch.cli.wording import Line, Row, command, counted, table
+from vpatch.core.patch_file import SUFFIX, PatchFile
+from vpatch.core.verdict import Verdict
+from vpatch.errors import Failure, Problem, collecting, naming, raise_all
+from vpatch.porting.bases import Base
+from vpatch.porting.importing import Imported
+
+
+@dataclass(frozen=True)
+class Written:
+    """A patch file that was written, with its verdict in each vLLM at hand, by what to call that."""
+
+    made: Imported
+    path: Path
+    states: Mapping[str, Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportReport(Report):
+    """The patch files that were written."""
+
+    written: Sequence[Written]
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the patch files, with their states."""
+        patches = [
+            {
+                "id": one.made.id,
+                "path": str(one.path),
+                "base": one.made.base.version,
+                "files": [change.path for change in one.made.patch.changes],
+                "remarks": [*one.made.remarks],
+                "accepted": [*one.made.accepted],
+                "states": [
+                    {"vllm": name, "state": found.state, "because": found.because} for name, found in one.states.items()
+                ],
+            }
+            for one in self.written
+        ]
+        return {"patches": patches, "changed": [str(one.path) for one in self.written]}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield each patch file with its base, what to know of it, and its states."""
+        for one in self.written:
+            yield from fitted([f"{one.path}  {_size(one.made.patch)}, for {one.made.base.version}"], width)
+            yield from fitted([f"  {remark}" for remark in one.made.remarks], width)
+            yield from fitted([f"  accepted on its base: {remark}" for remark in one.made.accepted], width)
+            yield from table([*_rows(one.states)], width)
+
+
+def _size(patch: PatchFile) -> str:
+    hunks = sum(change.text.count("@@") if not change.new else 1 for change in patch.changes)
+    return f"{counted(hunks, 'change')} in {counted(len(patch.changes), 'module')}"
+
+
+def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
+    """Yield a row for each verdict, with the vLLMs that have it."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, found in states.items():
+        why = f"{found.problems[0].where}: {found.problems[0].cause}" if found.problems else ""
+        alike.setdefault((found.state, why), []).append(name)
+    for (state, why), names in alike.items():
+        yield f"  {', '.join(names)}", state, why
+
+
+@click.command(
+    "import",
+    epilog=examples(
+        "import fix.patch",
+        "import patches/ --base 0.31.0",
+        "import scheduler.py --as vllm/v1/core/sched/scheduler.py",
+        "import - < fix.diff",
+    ),
+)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@reported
+@click.option("--base", "named", metavar="V", help="The vLLM that it is for: a release, or a folder with one.")
+@click.option("--as", "module", metavar="PATH", help="SOURCE is a whole module, which vLLM has at this path.")
+@click.option("--squash", is_flag=True, help="Make one patch file of all patches, such as the commits of a branch.")
+@click.option("--python-only", is_flag=True, help="Leave out what is no Python, if no Python of the patch needs it.")
+@click.option(
+    "-o", "folder", metavar="DIR", type=PathType(), default="patches", show_default=True, help="Where to write."
+)
+@force_option
+def import_command(
+    sources: tuple[str, ...],
+    named: str | None,
+    module: str | None,
+    folder: Path,
+    *,
+    squash: bool,
+    python_only: bool,
+    force: bool,
+) -> Report:
+    """Make patch files of diffs, mails, folders of them, or a module that you changed.
+
+    SOURCE is a unified diff, a mail of `git format-patch`, a folder of these (in the order of its `series`, if it has
+    one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
+    vLLM or the newest release that all of its hunks fit.
+
+    A patch file is written only if vpatch has proven on the base that it makes the same program as the patch, that a
+    second run changes nothing, that the patch's own result is recognized as merged, and that revert restores each byte.
+    """
+    from vpatch.porting.importing import imported, of_module
+    from vpatch.porting.sources import carried
+
+    unwinding()
+    if module:
+        if len(sources) > 1 or sources[0] == "-":
+            raise click.UsageError("--as takes one file as SOURCE")
+        return _written([of_module(Path(sources[0]), module, _base(named, [module]))], folder, force=force)
+    found = carried(sources, sys.stdin.buffer, python_only=python_only)
+    patches = [one for one in found if one.changes]
+    files = sorted({change.path for one in patches for change in one.changes})
+    name = named or patches[0].base
+    base = _base(name, files) if name else None
+    return _written(imported(patches, base, lambda: _candidates(files), squash=squash), folder, force=force)
+
+
+def _base(name: str | None, files: Sequence[str]) -> Base:
+    """Return the vLLM of this name, or the installed one."""
+    from vpatch.porting.bases import base_in, base_named
+    from vpatch.tree.environment import current
+
+    return base_named(name, files) if name else base_in(current().tree)
+
+
+def _candidates(files: Sequence[str]) -> Iterator[Base]:
+    """Yield the vLLMs that a patch may be for: the installed one, and the releases, newest first."""
+    from vpatch.porting.bases import releases
+
+    yield from _installed()
+    yield from releases(files)
+
+
+def _installed() -> Iterator[Base]:
+    from vpatch.porting.bases import base_in
+    from vpatch.tree.environment import current
+
+    with suppress(Failure):  # there may be none, or one of unknown version
+        yield base_in(current().tree)
+
+
+def _written(made: Sequence[Imported], folder: Path, *, force: bool) -> Report:
+    """Write patch files: all of them, or none."""
+    paths = {one.id: folder / f"{one.id}{SUFFIX}" for one in made}
+    problems: list[Problem] = []
+    with naming("cannot write", str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    for path in paths.values():
+        with collecting(problems):
+            check_outfile(path, force=force)
+    raise_all(problems)
+    for one in made:
+        write_outfile(paths[one.id], str(one.patch), force=force)
+    written = [Written(one, paths[one.id], _states(one)) for one in made]
+    where = ("--patches", folder)
+    next_ = f"{command('apply', *where)}, {command('matrix', *where)}"
+    return ImportReport(written=written, outcome=f"Wrote {counted(len(made), 'patch file')}. Next: {next_}.")
+
+
+def _states(made: Imported) -> Mapping[str, Verdict]:
+    """Judge the installed vLLM, and the releases of which the cache has what is asked for."""
+    from vpatch.porting.bases import releases
+
+    files = [change.path for change in made.patch.changes]
+    states = {}
+    with suppress(Failure):  # without an index there are fewer
+        for base in chain(_installed(), releases(files, held=True)):
+            states[base.name] = made.verdict(base)
+    return states

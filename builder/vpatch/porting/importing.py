@@ -1,0 +1,134 @@
+"""Make patch files of patches that people carry, each proven on the vLLM that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued
+from vpatch.core.patch_file import PatchFile, overlay_of
+from vpatch.core.verdict import Verdict
+from vpatch.errors import Failure, Problem, collecting, raise_all
+from vpatch.foreign import CODE_BYTES, read_regular
+from vpatch.porting.bases import FAILED, Base, decoded, fitting, text_of
+from vpatch.porting.diffs import Carried
+from vpatch.porting.fitting import Misfit, patched
+from vpatch.porting.letters import name_of
+from vpatch.porting.proof import Changed, Unproven, patch_file
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A patch file that was made and proven.
+
+    Attributes:
+        id: the id of the overlay that it is.
+        patch: the patch file.
+        base: the vLLM that it was proven on.
+        remarks: what it leaves as it was, and what was left out.
+    """
+
+    id: str
+    patch: PatchFile
+    base: Base
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> Sequence[str]:
+        """What the check of inserted code says of it on its base."""
+        return self.patch.head["Accepted"].split("\n") if "Accepted" in self.patch.head else ()
+
+    def verdict(self, base: Base) -> Verdict:
+        """Judge another vLLM by it."""
+        (found,) = Engine([Catalogued(self.id, overlay_of(self.patch), "")]).status(base.read)
+        return found
+
+
+def imported(
+    patches: Sequence[Carried], base: Base | None, bases: Callable[[], Iterator[Base]], *, squash: bool = False
+) -> tuple[Imported, ...]:
+    """Make a patch file of each patch.
+
+    Args:
+        patches: the patches, in their order.
+        base: the vLLM that they are for, if it is known.
+        bases: yields those that they may be for, else.
+        squash: make one patch file of all of them.
+
+    Raises:
+        Failure: with the problem of each patch that fits no vLLM, or that no patch file makes.
+    """
+    base = base or fitting(patches[0], bases())
+    problems, made = list[Problem](), list[Imported]()
+    for some in [patches] if squash else [[one] for one in patches]:
+        with collecting(problems):
+            try:
+                changes = _changed(some, base)
+            except Misfit as error:
+                hint = "" if squash else _needs_others(some[0], patches, base)
+                raise Failure(Problem(FAILED, some[0].name, f"{error}, in vLLM {base.name}", hint=hint)) from error
+            made.append(_made(some, changes, base))
+    raise_all(problems)
+    return tuple(made)
+
+
+def of_module(file: Path, path: str, base: Base) -> Imported:
+    """Make a patch file of a whole module that was changed.
+
+    Args:
+        file: the changed module.
+        path: the module of vLLM that it replaces.
+        base: the vLLM that it was made from.
+
+    Raises:
+        Failure: it cannot be read, its base does not have the module, or no patch file makes the change.
+    """
+    try:
+        data = read_regular(file, CODE_BYTES)
+    except OSError as error:
+        raise Failure(Problem(FAILED, str(file), str(error.strerror or error).lower())) from error
+    before, after = text_of(base, path), decoded(str(file), data)
+    if before is None:
+        raise Failure(Problem(FAILED, path, f"vLLM {base.name} has no such module"))
+    name = name_of("", file.stem.replace("_", " "))
+    one = Carried(name, f"{file.stem.replace('_', ' ').capitalize()} as changed", "", (), None, "", (), ())
+    return _made([one], (Changed(path, before, after.replace("\r\n", "\n") if "\r\n" not in before else after),), base)
+
+
+def _changed(patches: Iterable[Carried], base: Base) -> tuple[Changed, ...]:
+    """Return the modules that patches change one after the other; raises `Misfit`."""
+    texts: dict[str, str | None] = {}
+    for patch in patches:
+        for change in patch.changes:
+            texts[change.path] = patched(change, texts.get(change.path, text_of(base, change.path)))
+    return tuple(Changed(path, text_of(base, path), after) for path, after in texts.items())
+
+
+def _needs_others(patch: Carried, patches: Sequence[Carried], base: Base) -> str:
+    """Return what to do if a patch fits where those before it are applied; "" if it does not."""
+    before = patches[: patches.index(patch)]
+    try:
+        _changed([*before, patch], base)
+    except Misfit:
+        return ""
+    return "it builds on the patches before it: --squash makes one patch file of all" if before else ""
+
+
+def _made(patches: Sequence[Carried], changes: tuple[Changed, ...], base: Base) -> Imported:
+    first = patches[0]
+    upstream = dict.fromkeys(link for one in patches for link in one.upstream)
+    described = "\n\n".join(filter(None, (one.description for one in patches)))
+    head: Mapping[str, str] = {
+        "Subject": first.subject,
+        "Description": "\n".join(line.rstrip() for line in described.expandtabs(4).strip().split("\n")),
+        "Upstream": ", ".join(upstream),
+        "Base": base.version,
+    }
+    try:
+        patch, notes = patch_file(first.name, {key: text for key, text in head.items() if text}, changes, base.read)
+    except Unproven as error:
+        raise Failure(Problem(FAILED, first.name, str(error))) from error
+    left_out = dict.fromkeys(f"left out: {sentence}" for one in patches for sentence in one.left_out)
+    return Imported(first.name, patch, base, (*left_out, *notes))

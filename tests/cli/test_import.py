@@ -1,0 +1,196 @@
+"""`vpatch import`: from a diff, a mail, a series or a whole module to a patch file that every command takes."""
+
+from __future__ import annotations
+
+import shutil
+from difflib import unified_diff
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Program, Trees
+
+FILE, OTHER = "vllm/sequence.py", "vllm/logger.py"
+"""Two small modules."""
+MAIL = """\
+From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001
+From: Somebody <somebody@example.org>
+Subject: [PATCH 1/2] Name the number of
+ layers (#51234)
+
+It is named nowhere.
+---
+ vllm/sequence.py | 1 +
+
+"""
+ADDED = ("import torch\n", "import torch\n\nLAYERS = 61\n")
+
+
+def diff(before: str, after: str, path: str = FILE) -> str:
+    names = f"a/{path}", f"b/{path}"
+    return "".join(unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), *names))
+
+
+def text_of(tree: Path, path: str = FILE) -> str:
+    return (tree / path).read_text()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_mail_becomes_a_patch_file_that_is_applied_and_reverted(
+    here: Path, pristine: Trees, tree: Path, vpatch: Program
+) -> None:
+    base = pristine("0.20.2")
+    before = text_of(base)
+    (here / "0001-name-layers.patch").write_text(MAIL + diff(before, before.replace(*ADDED, 1)))
+
+    made = vpatch("import", "0001-name-layers.patch", "--base", base)
+
+    assert made.code == 0, made.err
+    assert made.out.startswith("patches/name-layers.vpatch  1 change in 1 module, for 0.20.2\n")
+    assert "Next: `vpatch apply --patches patches`" in made.err
+    assert (here / "patches/name-layers.vpatch").read_text() == (
+        "Format: 1\nSubject: Name the number of layers (#51234)\nDescription: It is named nowhere.\n"
+        "Upstream: vllm-project/vllm#51234\nBase: 0.20.2\n\n"
+        f"--- {FILE}\n@@\n ^\n+LAYERS = 61\n if TYPE_CHECKING:\n     ...\n else:\n     ...\n"
+    )
+    options = ("--patches", "patches", "--overlay", "name-layers", tree)
+    assert "name-layers  pending" in vpatch("status", *options).out
+    assert vpatch("apply", *options).code == 0
+    assert "LAYERS = 61  # vpatch: name-layers\n" in text_of(tree)
+    assert "Nothing to do" in vpatch("apply", *options).err
+    assert vpatch("verify", *options).code == 0
+    assert vpatch("revert", tree).code == 0
+    assert text_of(tree) == before
+
+
+def test_a_series_becomes_a_patch_file_each_unless_one_builds_on_another(
+    here: Path, pristine: Trees, vpatch: Program
+) -> None:
+    base = pristine("0.20.2")
+    first, other = text_of(base), text_of(base, OTHER)
+    second = first.replace(*ADDED, 1)
+    folder = here / "series"
+    folder.mkdir()
+    (folder / "1-layers.patch").write_text(diff(first, second))
+    (folder / "2-logger.patch").write_text(
+        diff(other, other.replace("import os\n", "import os\nimport re\n", 1), OTHER)
+    )
+    (folder / "3-more-layers.patch").write_text(diff(second, second.replace("61", "62")))
+
+    refused = vpatch("import", "series", "--base", base)
+
+    assert refused.code == 1
+    assert "cannot import: more-layers: vllm/sequence.py: hunk 1 of 1" in refused.err
+    assert "it builds on the patches before it: --squash makes one patch file of all" in refused.err
+    assert not (here / "patches").exists()
+
+    squashed = vpatch("import", "series", "--base", base, "--squash", "-o", "one", "--json")
+    assert squashed.code == 0, squashed.out
+    (patch,) = squashed.json["patches"]
+    assert (patch["id"], patch["path"], patch["files"]) == ("layers", "one/layers.vpatch", [FILE, OTHER])
+    assert "+LAYERS = 62\n" in (here / "one/layers.vpatch").read_text()
+
+    (folder / "3-more-layers.patch").unlink()
+    assert vpatch("import", "series", "--base", base).code == 0
+    assert sorted(path.name for path in (here / "patches").iterdir()) == ["layers.vpatch", "logger.vpatch"]
+
+
+def test_a_whole_module(here: Path, pristine: Trees, vpatch: Program) -> None:
+    base = pristine("0.20.2")
+    (here / "my_sequence.py").write_text(text_of(base).replace(*ADDED, 1))
+
+    made = vpatch("import", "my_sequence.py", "--as", FILE, "--base", base)
+
+    assert made.code == 0, made.err
+    assert "+LAYERS = 61\n" in (here / "patches/my-sequence.vpatch").read_text()
+    again = vpatch("import", "my_sequence.py", "--as", FILE, "--base", base)
+    assert (again.code, again.err.count("it is not overwritten")) == (1, 1)
+    assert vpatch("import", "my_sequence.py", "--as", FILE, "--base", base, "--force").code == 0
+
+
+def test_the_base_is_the_installed_vllm_if_the_patch_fits_it(
+    here: Path, pristine: Trees, vpatch: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = here / ".venv/lib/python3.11/site-packages"
+    shutil.copytree(pristine("0.20.2"), site, copy_function=lambda one, other: Path(other).hardlink_to(one))
+    (here / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    before = text_of(site)
+    (here / "fix.diff").write_text(diff(before, before.replace(*ADDED, 1)))
+
+    made = vpatch("import", "fix.diff", "--json")
+
+    assert made.code == 0, made.out
+    assert made.json["patches"][0]["base"] == "0.20.2"
+    assert made.json["patches"][0]["states"][0]["state"] == "pending"
+
+
+BAD = {
+    "reversed": (lambda text: (text.replace(*ADDED, 1), text), "has the change already, or the diff is reversed"),
+    "another base": (
+        lambda text: (text.replace("torch", "jax"), text.replace("torch", "jax").replace("jax\n", "jax\nx = 1\n", 1)),
+        "hunk 1 of 1",
+    ),
+    "comments alone": (
+        lambda text: (text, text.replace("import torch\n", "import torch  # here\n")),
+        "nothing changes but",
+    ),
+    "not Python": (lambda text: (text, text.replace("import torch\n", "import (\n")), "not valid Python"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_proven_is_not_written(name: str, here: Path, pristine: Trees, vpatch: Program) -> None:
+    change, says = BAD[name]
+    (here / "fix.diff").write_text(diff(*change(text_of(pristine("0.20.2")))))
+
+    refused = vpatch("import", "fix.diff", "--base", pristine("0.20.2"))
+
+    assert refused.code == 1
+    assert refused.err.startswith("cannot import: fix: "), refused.err
+    assert says in refused.err
+    assert refused.err.count("\n") == 1
+    assert not (here / "patches").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("missing.patch",), 1, "cannot import: missing.patch: no such file or directory"),
+        (("fix.diff", "--base", "0.0.1"), 2, "0.0.1"),
+        (("fix.diff", "--as", "vllm/none.py", "--base", "BASE"), 1, "has no such module"),
+        (("-", "--as", FILE, "--base", "BASE"), 2, "--as takes one file as SOURCE"),
+        ((), 2, "Missing argument"),
+    ],
+)
+def test_usage(arguments: tuple[str, ...], code: int, says: str, here: Path, pristine: Trees, vpatch: Program) -> None:
+    base = pristine("0.20.2")
+    (here / "fix.diff").write_text(diff(text_of(base), text_of(base).replace(*ADDED, 1)))
+
+    ran = vpatch("import", *(str(base) if word == "BASE" else word for word in arguments))
+
+    assert ran.code == code
+    assert says in ran.err
+
+
+@pytest.mark.deep
+def test_the_base_is_the_newest_release_that_every_hunk_fits(here: Path, pristine: Trees, vpatch: Program) -> None:
+    """The package index has the releases; a diff that fits none says which is nearest."""
+    file = "vllm/config/cache.py"
+    before = text_of(pristine("0.24.0"), file)
+    at = before.index("logger = init_logger")
+    (here / "fix.diff").write_text(diff(before, f"{before[:at]}LAYERS = 61\n{before[at:]}", file))
+
+    made = vpatch("import", "fix.diff", "--json")
+
+    assert made.code == 0, made.out
+    states = {one["vllm"]: one["state"] for one in made.json["patches"][0]["states"]}
+    assert states[made.json["patches"][0]["base"]] == "pending"
+    (here / "fix.diff").write_text(diff("a\n" * 9, "a\n" * 5 + "b\n" + "a\n" * 4, file))
+    refused = vpatch("import", "fix.diff", "--force")
+    assert refused.code == 1
+    assert "it fits no release" in refused.err
