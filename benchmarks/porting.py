@@ -26,7 +26,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import overlay_of
 from vpatch.core.verdict import State
 from vpatch.porting.program import difference
-from vpatch.porting.proof import Changed, Unproven, patch_file
+from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
 
 from tests.releases import RELEASES, tree_of
 
@@ -73,7 +73,7 @@ def by_vpatch(cell: Cell) -> tuple[str, str]:
     try:
         patch, _ = patch_file(
             "fix", {"Subject": "A change", "Base": cell.releases[0]},
-            (Changed(cell.file, cell.before, cell.after),), reader(cell.releases[0], cell.file, cell.before),
+            (ModuleVersions(cell.file, cell.before, cell.after),), reader(cell.releases[0], cell.file, cell.before),
         )  # fmt: skip
     except Unproven as error:
         return f"no patch file ({error})", "no patch file"

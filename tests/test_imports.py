@@ -27,7 +27,8 @@ LEVELS = (
     ("core", "net"),
     ("project", "tree", "release"),
     ("api",),
-    ("image", "matrix", "plan", "porting", "testing", "doctor", "run"),
+    ("image", "matrix", "plan", "testing", "doctor", "run"),
+    ("porting",),
     ("calls", "cli", "vpatch"),
     ("__main__",),
 )

@@ -13,7 +13,7 @@ from vpatch.core.patch_file import overlay_of, parse
 from vpatch.core.verdict import State
 from vpatch.porting.hunks import Unsayable, hunks_between
 from vpatch.porting.program import difference
-from vpatch.porting.proof import Changed, Unproven, patch_file
+from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
 
 from tests.releases import RELEASES, tree_of
 from tests.tiers import deep
@@ -150,7 +150,7 @@ def test_hunks_are_between_their_neighbors(name: str) -> None:
 def test_they_are_proven_to_be_the_change(name: str) -> None:
     before, after, _ = (lines(text) for text in CASES[name])
 
-    patch, _ = patch_file("fix", HEAD, (Changed(FILE, before, after),), {FILE: before.encode()}.get)
+    patch, _ = patch_file("fix", HEAD, (ModuleVersions(FILE, before, after),), {FILE: before.encode()}.get)
 
     assert str(parse(str(patch).encode())) == str(patch)
 
@@ -182,7 +182,7 @@ def test_an_import_that_goes_stays() -> None:
 def test_what_no_patch_file_makes(before: str | None, after: str | None, says: str) -> None:
     files = {} if before is None else {FILE: before.encode()}
     with pytest.raises(Unproven) as refused:
-        patch_file("fix", HEAD, (Changed(FILE, before, after),), files.get)
+        patch_file("fix", HEAD, (ModuleVersions(FILE, before, after),), files.get)
 
     assert says in str(refused.value)
 
@@ -190,7 +190,7 @@ def test_what_no_patch_file_makes(before: str | None, after: str | None, says: s
 def test_what_the_check_of_inserted_code_says_of_the_base_is_accepted() -> None:
     before, after = "def f(a):\n    return a\n", "def f(a):\n    left = a\n    return a\n"
 
-    patch, _ = patch_file("fix", HEAD, (Changed(FILE, before, after),), {FILE: before.encode()}.get)
+    patch, _ = patch_file("fix", HEAD, (ModuleVersions(FILE, before, after),), {FILE: before.encode()}.get)
 
     assert patch.head["Accepted"] == f"{FILE} (f): `left = a` sets `left`, which nothing in `f` reads"
     item = Catalogued("fix", overlay_of(patch), "")
@@ -225,7 +225,7 @@ def test_changes_between_releases(seed: int, count: int, least: int) -> None:
         if before == after or sum(row[0] in "+-" for row in unified_diff(before.split("\n"), after.split("\n"))) > 62:
             continue
         try:
-            patch_file("fix", HEAD, (Changed(str(file), before, after),), lambda path, one=one: read(one, path))  # type: ignore[misc]
+            patch_file("fix", HEAD, (ModuleVersions(str(file), before, after),), lambda path, one=one: read(one, path))  # type: ignore[misc]
             made += 1
         except Unproven as error:
             if "nothing changes but" not in str(error):

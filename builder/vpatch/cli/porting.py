@@ -18,12 +18,12 @@ from vpatch.cli.wording import Line, Row, command, counted, table
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Failure, Problem, collecting, naming, raise_all
-from vpatch.porting.bases import Base
+from vpatch.porting.bases import PatchBase
 from vpatch.porting.importing import Imported
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPatch:
     """A patch file that was written, with its verdict in each vLLM at hand, by what to call that."""
 
     made: Imported
@@ -35,7 +35,7 @@ class Written:
 class ImportReport(Report):
     """The patch files that were written."""
 
-    written: Sequence[Written]
+    written: Sequence[WrittenPatch]
 
     def fields(self) -> Mapping[str, Any]:
         """Return the patch files, with their states."""
@@ -108,7 +108,7 @@ def import_command(
     python_only: bool,
     force: bool,
 ) -> Report:
-    """Make patch files of diffs, mails, folders of them, or a module that you changed.
+    """Make patch files of diffs and mails, or of a module that you changed.
 
     SOURCE is a unified diff, a mail of `git format-patch`, a folder of these (in the order of its `series`, if it has
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
@@ -133,7 +133,7 @@ def import_command(
     return _written(imported(patches, base, lambda: _candidates(files), squash=squash), folder, force=force)
 
 
-def _base(name: str | None, files: Sequence[str]) -> Base:
+def _base(name: str | None, files: Sequence[str]) -> PatchBase:
     """Return the vLLM of this name, or the installed one."""
     from vpatch.porting.bases import base_in, base_named
     from vpatch.tree.environment import current
@@ -141,7 +141,7 @@ def _base(name: str | None, files: Sequence[str]) -> Base:
     return base_named(name, files) if name else base_in(current().tree)
 
 
-def _candidates(files: Sequence[str]) -> Iterator[Base]:
+def _candidates(files: Sequence[str]) -> Iterator[PatchBase]:
     """Yield the vLLMs that a patch may be for: the installed one, and the releases, newest first."""
     from vpatch.porting.bases import releases
 
@@ -149,7 +149,7 @@ def _candidates(files: Sequence[str]) -> Iterator[Base]:
     yield from releases(files)
 
 
-def _installed() -> Iterator[Base]:
+def _installed() -> Iterator[PatchBase]:
     from vpatch.porting.bases import base_in
     from vpatch.tree.environment import current
 
@@ -169,7 +169,7 @@ def _written(made: Sequence[Imported], folder: Path, *, force: bool) -> Report:
     raise_all(problems)
     for one in made:
         write_outfile(paths[one.id], str(one.patch), force=force)
-    written = [Written(one, paths[one.id], _states(one)) for one in made]
+    written = [WrittenPatch(one, paths[one.id], _states(one)) for one in made]
     where = ("--patches", folder)
     next_ = f"{command('apply', *where)}, {command('matrix', *where)}"
     return ImportReport(written=written, outcome=f"Wrote {counted(len(made), 'patch file')}. Next: {next_}.")

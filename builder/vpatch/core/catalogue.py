@@ -257,7 +257,7 @@ class Selection:
     Attributes:
         only: exactly these; None: the default ones.
         also: more of them.
-        without: those that are taken out of the default ones.
+        without: what is taken out of the default ones.
         default: the default ones, as a project's file has them; None: all but the opt-in ones.
     """
 

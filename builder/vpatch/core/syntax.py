@@ -88,6 +88,11 @@ def has_block(node: ast.AST) -> bool:
     return any(name in BLOCKS for name in node._fields) and not isinstance(node, ast.expr)
 
 
+def header_fields(node: ast.AST) -> list[str]:
+    """Return the fields that carry meaning, without blocks: the `body` of a conditional expression is none."""
+    return [name for name in significant(type(node)) if name not in BLOCKS or not has_block(node)]
+
+
 def behind_docstring(here: Sequence[Spot]) -> int:
     """Return the index of the first statement of a block, its docstring aside."""
     match here:

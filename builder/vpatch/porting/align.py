@@ -47,7 +47,7 @@ class Version:
         return self.lines[first_line(node) - 1 : end_line(node)]
 
 
-class Kind(Enum):
+class Operation(Enum):
     """What happens to a statement."""
 
     SAME = "it stays"
@@ -59,17 +59,17 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class Pairing:
     """A statement of the version before (`old`), after (`new`), or both."""
 
-    kind: Kind
+    kind: Operation
     old: Any = None
     new: Any = None
 
     @property
     def stays(self) -> bool:
         """Whether its header is context for what changes beside it."""
-        return self.kind in {Kind.SAME, Kind.INNER}
+        return self.kind in {Operation.SAME, Operation.INNER}
 
 
 @dataclass(frozen=True)
@@ -130,38 +130,38 @@ class Alignment:
     before: Version
     after: Version
 
-    def items(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[Item]:
+    def items(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[Pairing]:
         """Pair the statements of two blocks; the docstrings in them do not count."""
         olds, news = ([node for node in some if not is_text(node)] for some in (old, new))
         mine, theirs = (["\n".join(v.rows(n)) for n in s] for v, s in ((self.before, olds), (self.after, news)))
-        found: list[Item] = []
+        found: list[Pairing] = []
         for tag, i1, i2, j1, j2 in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
             if tag == "equal":
-                found += [Item(Kind.SAME, *pair) for pair in zip(olds[i1:i2], news[j1:j2], strict=True)]
+                found += [Pairing(Operation.SAME, *pair) for pair in zip(olds[i1:i2], news[j1:j2], strict=True)]
             else:
                 found += self._of_other_text(olds[i1:i2], news[j1:j2])
         return found
 
-    def _of_other_text(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> Iterator[Item]:
+    def _of_other_text(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> Iterator[Pairing]:
         mine, theirs = ([ast.dump(node) for node in some] for some in (old, new))
         for tag, i1, i2, j1, j2 in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
             if tag == "equal":
-                yield from (Item(Kind.SAME, *pair) for pair in zip(old[i1:i2], new[j1:j2], strict=True))
+                yield from (Pairing(Operation.SAME, *pair) for pair in zip(old[i1:i2], new[j1:j2], strict=True))
             else:
                 yield from self._gap(old[i1:i2], new[j1:j2])
 
-    def _gap(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> Iterator[Item]:
+    def _gap(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> Iterator[Pairing]:
         """Pair the compound statements between two places that are equal."""
         done = 0
         for node in old:
             at = next((k for k in range(done, len(new)) if self._is_one(node, new[k])), None)
             if at is None:
-                yield Item(Kind.WENT, node)
+                yield Pairing(Operation.WENT, node)
                 continue
-            yield from (Item(Kind.CAME, None, one) for one in new[done:at])
+            yield from (Pairing(Operation.CAME, None, one) for one in new[done:at])
             yield from self._pair(node, new[at])
             done = at + 1
-        yield from (Item(Kind.CAME, None, one) for one in new[done:])
+        yield from (Pairing(Operation.CAME, None, one) for one in new[done:])
 
     def _is_one(self, old: Any, new: Any) -> bool:
         if type(old) is not type(new):
@@ -175,20 +175,20 @@ class Alignment:
         mine, theirs = ([ast.dump(node) for node in some.body] for some in (old, new))
         return SequenceMatcher(None, mine, theirs, autojunk=False).ratio() >= _ALIKE
 
-    def _pair(self, old: Any, new: Any) -> Iterator[Item]:
+    def _pair(self, old: Any, new: Any) -> Iterator[Pairing]:
         mine, theirs = branches(self.before, old), branches(self.after, new)
         if not mine and not theirs:
-            yield Item(Kind.EDIT, old, new)
+            yield Pairing(Operation.EDIT, old, new)
             return
         if [one.word for one in mine] != [one.word for one in theirs]:
-            yield from (Item(Kind.WENT, old), Item(Kind.CAME, None, new))
+            yield from (Pairing(Operation.WENT, old), Pairing(Operation.CAME, None, new))
             return
         heads = [(a.node, b.node) for a, b in zip(mine, theirs, strict=True) if a.node is not None]
         changed = [pair for pair in heads if header_differs(*pair)]
         if not isinstance(old, DEFINITIONS) and any(not expressible(*pair) for pair in changed):
-            yield from (Item(Kind.WENT, old), Item(Kind.CAME, None, new))
+            yield from (Pairing(Operation.WENT, old), Pairing(Operation.CAME, None, new))
             return
-        yield Item(Kind.HEAD if changed else Kind.INNER, old, new)
+        yield Pairing(Operation.HEAD if changed else Operation.INNER, old, new)
 
 
 def code_of(version: Version, nodes: Sequence[Any], indent: int) -> list[str]:

@@ -18,7 +18,7 @@ FAILED = "cannot import"
 
 
 @dataclass(frozen=True)
-class Base:
+class PatchBase:
     """A vLLM that a patch may have been made for.
 
     Attributes:
@@ -32,7 +32,7 @@ class Base:
     read: Read
 
 
-def base_named(name: str, files: Sequence[str]) -> Base:
+def base_named(name: str, files: Sequence[str]) -> PatchBase:
     """Return the vLLM in a folder, or the release of this name.
 
     Raises:
@@ -42,7 +42,7 @@ def base_named(name: str, files: Sequence[str]) -> Base:
     return base_in(locate(Path(name))) if Path(name).exists() else base_of(name, files)
 
 
-def base_in(tree: Tree) -> Base:
+def base_in(tree: Tree) -> PatchBase:
     """Return the vLLM in a tree.
 
     Raises:
@@ -51,10 +51,10 @@ def base_in(tree: Tree) -> Base:
     if tree.version is None:
         hint = "`--base V` names the release that it is closest to"
         raise Failure(Problem(FAILED, str(tree.root), "its version is not known", hint=hint))
-    return Base(tree.version, f"{tree.version} in {tree.root}", Reads(tree).read)
+    return PatchBase(tree.version, f"{tree.version} in {tree.root}", Reads(tree).read)
 
 
-def base_of(version: str, files: Sequence[str]) -> Base:
+def base_of(version: str, files: Sequence[str]) -> PatchBase:
     """Return a release, of which these files are read at once.
 
     Raises:
@@ -64,10 +64,10 @@ def base_of(version: str, files: Sequence[str]) -> Base:
     from vpatch.matrix.reading import ReleaseReads
 
     reads = ReleaseReads.opened(version, files)
-    return Base(reads.release.wheel.version, reads.release.name, reads.read)
+    return PatchBase(reads.release.wheel.version, reads.release.name, reads.read)
 
 
-def releases(files: Sequence[str], *, held: bool = False) -> Iterator[Base]:
+def releases(files: Sequence[str], *, held: bool = False) -> Iterator[PatchBase]:
     """Yield the releases on the index, the newest first.
 
     Args:
@@ -88,10 +88,10 @@ def releases(files: Sequence[str], *, held: bool = False) -> Iterator[Base]:
         if held and not release.holds(files):
             continue
         reads = ReleaseReads.of(release, files)
-        yield Base(release.wheel.version, release.name, reads.read)
+        yield PatchBase(release.wheel.version, release.name, reads.read)
 
 
-def text_of(base: Base, path: str) -> str | None:
+def text_of(base: PatchBase, path: str) -> str | None:
     """Return the text of a module; None if the base does not have it.
 
     Raises:
@@ -113,13 +113,13 @@ def decoded(path: str, data: bytes) -> str:
         raise Failure(Problem(FAILED, path, str(error))) from error
 
 
-def fitting(patch: Carried, bases: Iterator[Base]) -> Base:
+def fitting(patch: Carried, bases: Iterator[PatchBase]) -> PatchBase:
     """Return the first vLLM that all hunks of a patch fit where they say they do, or the one with the least offset.
 
     Raises:
         Failure: all hunks fit none of them; the message names the nearest one.
     """
-    best: tuple[int, Base] | None = None
+    best: tuple[int, PatchBase] | None = None
     nearest, most = "", 0
     total = sum(len(change.hunks) for change in patch.changes)
     for base in bases:

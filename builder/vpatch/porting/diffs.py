@@ -29,7 +29,7 @@ _ERRORS = {
 
 @dataclass(frozen=True)
 class LineHunk:
-    """Lines of a file and those that replace them, each with its line end.
+    """Lines of a file and their replacements, each with its line end.
 
     Attributes:
         header: its header, without the code behind it.

@@ -18,7 +18,7 @@ from vpatch.core.select import bound_name, header_node
 from vpatch.core.syntax import DEFINITIONS
 from vpatch.core.verdict import Found
 from vpatch.core.workspace import Workspace
-from vpatch.porting.align import Alignment, Branch, Item, Kind, Version, branches, code_of
+from vpatch.porting.align import Alignment, Branch, Operation, Pairing, Version, branches, code_of
 from vpatch.porting.imports import import_hunks, is_movable, ordinary
 from vpatch.porting.statements import Rows, edited
 
@@ -29,7 +29,7 @@ Code that comes or goes without a replacement has neighbors on both sides: with 
 in a release that moved its own.
 """
 _TELLING = 12
-"""So many nodes of code that goes are enough to find it."""
+"""Code that goes is found by itself if it has at least this number of nodes."""
 
 
 class Unsayable(ValueError):
@@ -37,7 +37,7 @@ class Unsayable(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """A block: the address of a hunk."""
 
     scope: str = ""
@@ -47,7 +47,7 @@ class Place:
         return " / ".join(("@@" if not self.scope else f"@@ {self.scope}", *self.headers))
 
 
-_GUARDED = Place("", (GUARD,))
+_GUARDED = Address("", (GUARD,))
 
 
 def hunks_between(path: str, before: str, after: str) -> tuple[str, tuple[str, ...]]:
@@ -84,9 +84,9 @@ class _Writer:
 
     def module(self) -> Iterator[str]:
         """Yield the hunks of the module."""
-        yield from self._block(Place(), ordinary(self.before.tree.body), ordinary(self.after.tree.body))
+        yield from self._block(Address(), ordinary(self.before.tree.body), ordinary(self.after.tree.body))
 
-    def _block(self, place: Place, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
+    def _block(self, place: Address, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
         """Yield the hunks of a block, and of the blocks and definitions in it."""
         if place == _GUARDED:
             old, new = ordinary(old), ordinary(new)
@@ -100,41 +100,45 @@ class _Writer:
         for item in items:
             if _is_signature(item):
                 yield self._checked(place, [self._header(item)], f"line {first_line(item.old)}")
-            if item.kind is Kind.INNER or _is_signature(item):
+            if item.kind is Operation.INNER or _is_signature(item):
                 yield from self._below(place, item)
 
-    def _are_movable(self, place: Place, run: Sequence[Item], old: Sequence[Any], new: Sequence[Any]) -> bool:
+    def _are_movable(self, place: Address, run: Sequence[Pairing], old: Sequence[Any], new: Sequence[Any]) -> bool:
         """Whether all of a run of changes are new definitions that may stand at the end of the block."""
         names = [one.name for one in old if isinstance(one, DEFINITIONS)]
         now = [one.name for one in new if isinstance(one, DEFINITIONS)]
         return not place.headers and all(
             isinstance(item.new, DEFINITIONS)
-            and item.kind is Kind.CAME
+            and item.kind is Operation.CAME
             and item.new.name not in names
             and now.count(item.new.name) == 1
             and is_movable(self.after.tree, item.new)
             for item in run
         )
 
-    def _reachable(self, item: Item) -> tuple[Item, ...]:
+    def _reachable(self, item: Pairing) -> tuple[Pairing, ...]:
         """Return a pair of definitions that no address names, as two: one goes, one comes."""
-        if isinstance(item.old, DEFINITIONS) and item.kind in {Kind.INNER, Kind.HEAD} and not bound_name(item.old):
-            return Item(Kind.WENT, item.old), Item(Kind.CAME, None, item.new)
+        if (
+            isinstance(item.old, DEFINITIONS)
+            and item.kind in {Operation.INNER, Operation.HEAD}
+            and not bound_name(item.old)
+        ):
+            return Pairing(Operation.WENT, item.old), Pairing(Operation.CAME, None, item.new)
         return (item,)
 
-    def _below(self, place: Place, item: Item) -> Iterator[str]:
+    def _below(self, place: Address, item: Pairing) -> Iterator[str]:
         """Yield the hunks of the blocks of a statement that stays."""
         mine, theirs = branches(self.before, item.old), branches(self.after, item.new)
         if isinstance(item.old, DEFINITIONS):
             scope = ".".join(filter(None, (place.scope, *bound_name(item.old))))
-            yield from self._block(Place(scope), item.old.body, item.new.body)
+            yield from self._block(Address(scope), item.old.body, item.new.body)
             return
         first = _header(mine[0], self.before)
         for one, other in zip(mine, theirs, strict=True):
             headers = (first,) if one is mine[0] else (first, _header(one, self.before))
-            yield from self._block(Place(place.scope, (*place.headers, *headers)), one.block, other.block)
+            yield from self._block(Address(place.scope, (*place.headers, *headers)), one.block, other.block)
 
-    def _hunk(self, place: Place, items: Sequence[Item], first: int, last: int) -> str:
+    def _hunk(self, place: Address, items: Sequence[Pairing], first: int, last: int) -> str:
         """Return the hunk of a run of changes, with as many neighbors as it takes to find it."""
         tried = []
         for count, fine in product(_NEIGHBORS[not _replaces(items[first:last]) :], (True, False)):
@@ -143,7 +147,7 @@ class _Writer:
             tried.append([*([" ^"] if top else []), *rows, *([" ^"] if bottom else [])])
         return self._checked(place, tried, f"line {first_line(items[first].old or items[first].new)}")
 
-    def _checked(self, place: Place, tried: Sequence[Rows], where: str) -> str:
+    def _checked(self, place: Address, tried: Sequence[Rows], where: str) -> str:
         """Return the first of some hunks that finds the code before in one version, and the code after in the other."""
         cause = ""
         for rows in tried:
@@ -159,7 +163,7 @@ class _Writer:
             cause = "its result is not recognized"
         raise Unsayable(f"{where}: no hunk makes this change: {cause}")
 
-    def _rows(self, items: Sequence[Item], *, inline: bool, fine: bool) -> Rows:
+    def _rows(self, items: Sequence[Pairing], *, inline: bool, fine: bool) -> Rows:
         """Return the lines of statements.
 
         Args:
@@ -169,14 +173,14 @@ class _Writer:
         """
         rows: Rows = []
         for k, item in enumerate(items):
-            if item.kind is Kind.WENT:
+            if item.kind is Operation.WENT:
                 rows += _lines("-", code_of(self.before, [item.old], item.old.col_offset))
-            elif item.kind is Kind.EDIT:
+            elif item.kind is Operation.EDIT:
                 rows += self._edited(item, fine=fine)
-            elif item.kind is Kind.CAME:
+            elif item.kind is Operation.CAME:
                 rows += _lines("+", self._coming(item, items[:k]))
-            elif (item.kind is Kind.HEAD and not isinstance(item.old, DEFINITIONS)) or (
-                inline and item.kind is not Kind.SAME
+            elif (item.kind is Operation.HEAD and not isinstance(item.old, DEFINITIONS)) or (
+                inline and item.kind is not Operation.SAME
             ):
                 rows += self._compound(item, fine=fine)
             else:
@@ -192,19 +196,19 @@ class _Writer:
             return _lines(" ", code_of(self.before, [node], node.col_offset))
         return [row for one in found for row in (*_lines(" ", _head_lines(one, self.before, node)), "     ...")]
 
-    def _header(self, item: Item) -> Rows:
+    def _header(self, item: Pairing) -> Rows:
         """Return the lines of a definition whose signature, decorators or bases change."""
         old, new = (
             _head_lines(Branch("def", n, n.body), v, n) for v, n in ((self.before, item.old), (self.after, item.new))
         )
         return [*_lines("-", old), *_lines("+", new), "     ..."]
 
-    def _edited(self, item: Item, *, fine: bool) -> Rows:
+    def _edited(self, item: Pairing, *, fine: bool) -> Rows:
         was = code_of(self.before, [item.old], item.old.col_offset)
         now = code_of(self.after, [item.new], item.new.col_offset)
         return edited(item.old, was, now) if fine else [*_lines("-", was), *_lines("+", now)]
 
-    def _compound(self, item: Item, *, fine: bool) -> Rows:
+    def _compound(self, item: Pairing, *, fine: bool) -> Rows:
         """Return the lines of a statement whose headers change, with what changes in its blocks."""
         rows: Rows = []
         mine, theirs = branches(self.before, item.old), branches(self.after, item.new)
@@ -221,7 +225,7 @@ class _Writer:
     def _inside(self, old: Sequence[Any], new: Sequence[Any], *, fine: bool) -> Rows:
         """Return the lines of a whole block: what changes, its neighbors, and `...` for the rest."""
         items = self._alignment.items(old, new)
-        changed = {k for k, item in enumerate(items) if item.kind is not Kind.SAME}
+        changed = {k for k, item in enumerate(items) if item.kind is not Operation.SAME}
         shown = {n for k in changed for n in (k - 1, k, k + 1)}
         rows: Rows = []
         for k, item in enumerate(items):
@@ -231,7 +235,7 @@ class _Writer:
                 rows.append(" ...")
         return rows or [" ..."]
 
-    def _coming(self, item: Item, beside: Sequence[Item]) -> list[str]:
+    def _coming(self, item: Pairing, beside: Sequence[Pairing]) -> list[str]:
         """Return the lines of a statement that comes, with the comments above it, if those are new."""
         first = begin = first_line(item.new) - 1
         while begin and self.after.lines[begin - 1].lstrip().startswith("#"):
@@ -242,22 +246,22 @@ class _Writer:
         return [*comments, *code_of(self.after, [item.new], item.new.col_offset)]
 
 
-def _runs(items: Sequence[Item]) -> list[list[Item]]:
+def _runs(items: Sequence[Pairing]) -> list[list[Pairing]]:
     """Return the runs of statements that do not stay."""
     return [list(run) for stays, run in groupby(items, lambda item: item.stays) if not stays]
 
 
-def _replaces(items: Sequence[Item]) -> bool:
+def _replaces(items: Sequence[Pairing]) -> bool:
     """Whether each run of changes replaces code that says enough by itself to be found without neighbors."""
     for run in _runs(items):
-        went = sum(1 for item in run if item.kind is Kind.WENT for _ in ast.walk(item.old))
-        came = any(item.kind is Kind.CAME for item in run)
-        if not (any(item.kind in {Kind.EDIT, Kind.HEAD} for item in run) or (came and went >= _TELLING)):
+        went = sum(1 for item in run if item.kind is Operation.WENT for _ in ast.walk(item.old))
+        came = any(item.kind is Operation.CAME for item in run)
+        if not (any(item.kind in {Operation.EDIT, Operation.HEAD} for item in run) or (came and went >= _TELLING)):
             return False
     return True
 
 
-def _clusters(items: Sequence[Item]) -> Iterator[tuple[int, int]]:
+def _clusters(items: Sequence[Pairing]) -> Iterator[tuple[int, int]]:
     """Yield the runs of changes; two with one neighbor in between are one."""
     changed = [k for k, item in enumerate(items) if not item.stays and not _is_signature(item)]
     run: list[int] = []
@@ -270,8 +274,8 @@ def _clusters(items: Sequence[Item]) -> Iterator[tuple[int, int]]:
         yield run[0], run[-1] + 1
 
 
-def _is_signature(item: Item) -> bool:
-    return item.kind is Kind.HEAD and isinstance(item.old, DEFINITIONS)
+def _is_signature(item: Pairing) -> bool:
+    return item.kind is Operation.HEAD and isinstance(item.old, DEFINITIONS)
 
 
 def _lines(sign: str, lines: Sequence[str]) -> Rows:

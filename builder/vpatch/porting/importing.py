@@ -12,11 +12,11 @@ from vpatch.core.patch_file import PatchFile, overlay_of
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Failure, Problem, collecting, raise_all
 from vpatch.foreign import CODE_BYTES, read_regular
-from vpatch.porting.bases import FAILED, Base, decoded, fitting, text_of
+from vpatch.porting.bases import FAILED, PatchBase, decoded, fitting, text_of
 from vpatch.porting.diffs import Carried
 from vpatch.porting.fitting import Misfit, patched
 from vpatch.porting.letters import name_of
-from vpatch.porting.proof import Changed, Unproven, patch_file
+from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Imported:
 
     id: str
     patch: PatchFile
-    base: Base
+    base: PatchBase
     remarks: tuple[str, ...] = ()
 
     @property
@@ -40,21 +40,25 @@ class Imported:
         """What the check of inserted code says of it on its base."""
         return self.patch.head["Accepted"].split("\n") if "Accepted" in self.patch.head else ()
 
-    def verdict(self, base: Base) -> Verdict:
+    def verdict(self, base: PatchBase) -> Verdict:
         """Judge another vLLM by it."""
         (found,) = Engine([Catalogued(self.id, overlay_of(self.patch), "")]).status(base.read)
         return found
 
 
 def imported(
-    patches: Sequence[Carried], base: Base | None, bases: Callable[[], Iterator[Base]], *, squash: bool = False
+    patches: Sequence[Carried],
+    base: PatchBase | None,
+    bases: Callable[[], Iterator[PatchBase]],
+    *,
+    squash: bool = False,
 ) -> tuple[Imported, ...]:
     """Make a patch file of each patch.
 
     Args:
         patches: the patches, in their order.
         base: the vLLM that they are for, if it is known.
-        bases: yields those that they may be for, else.
+        bases: yields the candidates, else.
         squash: make one patch file of all of them.
 
     Raises:
@@ -74,7 +78,7 @@ def imported(
     return tuple(made)
 
 
-def of_module(file: Path, path: str, base: Base) -> Imported:
+def of_module(file: Path, path: str, base: PatchBase) -> Imported:
     """Make a patch file of a whole module that was changed.
 
     Args:
@@ -94,19 +98,21 @@ def of_module(file: Path, path: str, base: Base) -> Imported:
         raise Failure(Problem(FAILED, path, f"vLLM {base.name} has no such module"))
     name = name_of("", file.stem.replace("_", " "))
     one = Carried(name, f"{file.stem.replace('_', ' ').capitalize()} as changed", "", (), None, "", (), ())
-    return _made([one], (Changed(path, before, after.replace("\r\n", "\n") if "\r\n" not in before else after),), base)
+    return _made(
+        [one], (ModuleVersions(path, before, after.replace("\r\n", "\n") if "\r\n" not in before else after),), base
+    )
 
 
-def _changed(patches: Iterable[Carried], base: Base) -> tuple[Changed, ...]:
+def _changed(patches: Iterable[Carried], base: PatchBase) -> tuple[ModuleVersions, ...]:
     """Return the modules that patches change one after the other; raises `Misfit`."""
     texts: dict[str, str | None] = {}
     for patch in patches:
         for change in patch.changes:
             texts[change.path] = patched(change, texts.get(change.path, text_of(base, change.path)))
-    return tuple(Changed(path, text_of(base, path), after) for path, after in texts.items())
+    return tuple(ModuleVersions(path, text_of(base, path), after) for path, after in texts.items())
 
 
-def _needs_others(patch: Carried, patches: Sequence[Carried], base: Base) -> str:
+def _needs_others(patch: Carried, patches: Sequence[Carried], base: PatchBase) -> str:
     """Return what to do if a patch fits where those before it are applied; "" if it does not."""
     before = patches[: patches.index(patch)]
     try:
@@ -116,7 +122,7 @@ def _needs_others(patch: Carried, patches: Sequence[Carried], base: Base) -> str
     return "it builds on the patches before it: --squash makes one patch file of all" if before else ""
 
 
-def _made(patches: Sequence[Carried], changes: tuple[Changed, ...], base: Base) -> Imported:
+def _made(patches: Sequence[Carried], changes: tuple[ModuleVersions, ...], base: PatchBase) -> Imported:
     first = patches[0]
     upstream = dict.fromkeys(link for one in patches for link in one.upstream)
     described = "\n\n".join(filter(None, (one.description for one in patches)))

@@ -22,7 +22,7 @@ def ordinary(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def import_hunks(before: ast.Module, after: ast.Module) -> tuple[list[str], tuple[str, ...]]:
-    """Return the hunks of imports that change, and notes on those that go, which stay where they are."""
+    """Return the hunks of imports that change, and a note on each that goes, which stays where it is."""
     known, now = names_of(before.body), names_of(after.body)
     typing, typing_now = names_of(guarded(before)), names_of(guarded(after))
     found = [
@@ -35,7 +35,7 @@ def import_hunks(before: ast.Module, after: ast.Module) -> tuple[list[str], tupl
 
 
 def _changed(where: str, body: Sequence[ast.stmt], known: Names, now: Names) -> Iterator[str]:
-    """Yield the hunks of one block: of imports that come, and of those that take a name from elsewhere."""
+    """Yield the hunks of one block: of imports that come, and of imports that take a name from elsewhere."""
     came = [one for one in now if one not in known]
     for node in body:
         mine = names_of([node])

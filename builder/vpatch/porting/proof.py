@@ -25,7 +25,7 @@ class Unproven(ValueError):
 
 
 @dataclass(frozen=True)
-class Changed:
+class ModuleVersions:
     """A module before and after a change; None where it is not there."""
 
     path: str
@@ -34,7 +34,7 @@ class Changed:
 
 
 def patch_file(
-    name: str, head: Mapping[str, str], changes: tuple[Changed, ...], read: Read
+    name: str, head: Mapping[str, str], changes: tuple[ModuleVersions, ...], read: Read
 ) -> tuple[PatchFile, tuple[str, ...]]:
     """Return a patch file that makes a change, proven on its base, and notes on what it leaves as it was.
 
@@ -75,14 +75,14 @@ def _added(text: str) -> str:
     return "".join(f"+{line}\n" for line in text.split("\n")[:-1])
 
 
-def _proven(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Read) -> PatchFile:
+def _proven(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
     try:
         return _checked(name, patch, changes, read)
     except RuntimeError as error:  # the result is not what the engine makes again
         raise Unproven(str(error)) from error
 
 
-def _checked(name: str, patch: PatchFile, changes: tuple[Changed, ...], read: Read) -> PatchFile:
+def _checked(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
     item = _item(name, patch)
     made = Engine([item]).plan(read)
     # What the check of inserted code says of the base, the author accepted when he ran it there.

@@ -72,7 +72,7 @@ def _content(where: str) -> bytes:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return the patches of a folder: those that its `series` lists, as quilt does, or all in the order of their names.
+    """Return the patches of a folder: as its `series` lists them for quilt, or all in the order of their names.
 
     Raises:
         Failure: the folder cannot be read, has none, or lists one that is not there.

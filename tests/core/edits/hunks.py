@@ -193,6 +193,21 @@ WITHIN = {
     "list entry that goes": ("L = ['a', 'b', 'c']", " L = [|     ...,|-    'b',|     ...| ]", "L = ['a', 'c'] #"),
     "set entry": ("S = {|    a,|}", " S = {|     a,|+    b,| }", "S = {|    a,|    b,|} #"),
     "tuple entry": ("T = (a, b)", " T = (|     ...|     b,|+    c,| )", "T = (a, b, c) #"),
+    "in a conditional expression": (
+        "x = g(a, k=1) if b else h(a)",
+        "-x = g(a, k=1) if b else h(|+x = g(a, k=2) if b else h(|     a| )",
+        "x = g(a, k=2) if b else h(a) #",
+    ),
+    "an entry in a conditional expression": (
+        "x = (|    g(|        a,|        k=1,|    )|    if a|    else b|)",
+        " x = (|     g(|         a,|+        c,|+        m=2,|         k=1,|     )|     if a|     else b| )",
+        "x = (|    g(|        a,|        c,|        m=2,|        k=1,|    )|    if a|    else b|) #",
+    ),
+    "in a lambda": (
+        "x = f(lambda: g(a, 1))",
+        " x = f(|-    lambda: g(a, 1),|+    lambda: g(a, 2),| )",
+        "x = f(lambda: g(a, 2)) #",
+    ),
     "one more index": (
         "T = L[|    'a',|    'b',|]",
         " T = L[|     'a',|+    'c',|     'b',| ]",

@@ -12,7 +12,7 @@ from vpatch.core.edits.within import changes, header_differs
 from vpatch.core.matching import Matcher, is_hole, same
 from vpatch.core.parse import Source, first_line, quoted
 from vpatch.core.select import most_alike
-from vpatch.core.syntax import BLOCKS, Spot, significant, steps
+from vpatch.core.syntax import Spot, header_fields, steps
 
 if TYPE_CHECKING:
     from vpatch.core.edits.sites import Search
@@ -153,8 +153,8 @@ def _apart(source: Source, matcher: Matcher, hunk: Hunk, p: Any, f: Any, line: i
         return None
     if isinstance(p, ast.Call) and matcher.fits(p.func, f.func) and (found := _argument(source, hunk, p, f, line)):
         return found
-    mine, theirs = (dict(steps(node, [n for n in significant(type(node)) if n not in BLOCKS])) for node in (p, f))
-    plain = [n for n in significant(type(p)) if n not in BLOCKS and not isinstance(getattr(p, n), ast.AST | list)]
+    mine, theirs = (dict(steps(node, header_fields(node))) for node in (p, f))
+    plain = [n for n in header_fields(p) if not isinstance(getattr(p, n), ast.AST | list)]
     if any(getattr(p, n) != getattr(f, n) for n in plain):
         return None
     wrong = [s for s in mine if s not in theirs or not matcher.fits(mine[s], theirs[s])]

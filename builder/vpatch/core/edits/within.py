@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
 from vpatch.core.matching import differing_pieces, spelled
-from vpatch.core.syntax import BLOCKS, DEFINITIONS, significant
+from vpatch.core.syntax import DEFINITIONS, header_fields
 
 Entries: TypeAlias = Sequence[Any]
 
@@ -18,11 +18,7 @@ def header_differs(one: Any, other: Any) -> bool:
     """Whether two statements of one kind differ in more than their blocks."""
     if isinstance(one, DEFINITIONS):
         return bool(differing_pieces(one, other))
-    return any(
-        spelled(getattr(one, name)) != spelled(getattr(other, name))
-        for name in significant(type(one))
-        if name not in BLOCKS
-    )
+    return any(spelled(getattr(one, name)) != spelled(getattr(other, name)) for name in header_fields(one))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +80,7 @@ def changes(old: Any, new: Any) -> Iterator[Within]:
 
 def _differing(old: Any, new: Any) -> list[str] | None:
     """Return the fields in which two nodes differ, None if one of them holds no nodes, or another number of them."""
-    names = [
-        n for n in significant(type(old)) if n not in BLOCKS and spelled(getattr(old, n)) != spelled(getattr(new, n))
-    ]
+    names = [name for name in header_fields(old) if spelled(getattr(old, name)) != spelled(getattr(new, name))]
     for name in names:
         one, other = getattr(old, name), getattr(new, name)
         if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_the_base_is_the_installed_vllm_if_the_patch_fits_it(
     assert made.json["patches"][0]["states"][0]["state"] == "pending"
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[str], tuple[str, str]], str]] = {
     "reversed": (lambda text: (text.replace(*ADDED, 1), text), "has the change already, or the diff is reversed"),
     "another base": (
         lambda text: (text.replace("torch", "jax"), text.replace("torch", "jax").replace("jax\n", "jax\nx = 1\n", 1)),
