@@ -136,6 +136,10 @@ def with_pieces(node: Any, keys: Sequence[str], header: str) -> Any:
         named = [key.partition(" ")[2] for key in keys if key.startswith(f"{kind} ")]
         if named:
             changed[kind] = _with_parameters(node, kind, named, getattr(new.params, kind))
+    for kind, sign in (("kwonly_params", "star_arg"), ("posonly_params", "posonly_ind")):
+        alone = changed.get(sign, getattr(node.params, sign))
+        if changed.get(kind) == [] and isinstance(alone, cst.ParamStar | cst.ParamSlash):  # they need a parameter
+            changed[sign] = cst.MaybeSentinel.DEFAULT
     return node.with_changes(params=node.params.with_changes(**changed)) if changed else node
 
 

@@ -84,6 +84,21 @@ STATEMENTS = {
 }
 
 HEADERS = {
+    "the last keyword that goes": (
+        "def h(a, *, b):|    g(a)",
+        "-def h(a, *, b):|+def h(a):|     ...",
+        "def h(a, ): #|    g(a)",
+    ),
+    "the last one before the slash that goes": (
+        "def h(b, /, a):|    g(a)",
+        "-def h(b, /, a):|+def h(a):|     ...",
+        "def h(a): #|    g(a)",
+    ),
+    "a keyword behind a star that comes": (
+        "def h(a):|    g(a)",
+        "-def h(a):|+def h(a, *, b=1):|     ...",
+        "def h(a, *, b=1): #|    g(a)",
+    ),
     "if": (
         "if (a  # c|    ):|    b(1)  # note",
         "-if a:|+if a and c:|     ...",
