@@ -129,6 +129,8 @@ def with_pieces(node: Any, keys: Sequence[str], header: str) -> Any:
         node = node.with_changes(decorators=new.decorators)
     if "bases" in keys:
         node = node.with_changes(**{name: getattr(new, name) for name in ("bases", "keywords", "lpar", "rpar")})
+    if isinstance(new, cst.ClassDef):
+        return node
     fields = {"->": "returns", "async": "asynchronous"}
     node = node.with_changes(**{name: getattr(new, name) for key, name in fields.items() if key in keys})
     changed = {kind: getattr(new.params, kind) for kind in ("star_arg", "star_kwarg") if kind in keys}
