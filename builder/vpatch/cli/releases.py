@@ -30,6 +30,7 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Grid, Report, TextReport, fitted, tell
 from vpatch.cli.progress import bar, share
+from vpatch.cli.upgrade import upgrade_report
 from vpatch.cli.wording import Line, command, counted
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure, Problem
@@ -72,7 +73,10 @@ def fetch_command(version: str, folder: Path) -> Report:
 @click.command(
     "matrix",
     epilog=examples(
-        "matrix", "matrix --vllm 0.20.2 --vllm 0.24.0", "matrix --git https://github.com/vllm-project/vllm --rev main"
+        "matrix",
+        "matrix --vllm 0.20.2 --vllm 0.24.0",
+        "matrix --patches patches --from 0.20.2 --to 0.24.0",
+        "matrix --git https://github.com/vllm-project/vllm --rev main",
     ),
 )
 @click.option("--vllm", "versions", multiple=True, metavar="V", help="This release (repeatable).")
@@ -88,6 +92,8 @@ def fetch_command(version: str, folder: Path) -> Report:
 @overlay_option("all of them")
 @without_option
 @with_project
+@click.option("--from", "start", metavar="A", help="With --to: what an upgrade from release A to B brings.")
+@click.option("--to", "end", metavar="B", help="See --from.")
 @click.option("--baseline", metavar="FILE", type=PATH, help="Output of an earlier --json: print what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Also write an HTML page.")
 @force_option
@@ -103,6 +109,8 @@ def matrix_command(
     revs: tuple[str, ...],
     ids: tuple[str, ...],
     fewer: tuple[str, ...],
+    start: str | None,
+    end: str | None,
     baseline: Path | None,
     html: Path | None,
     *,
@@ -116,9 +124,12 @@ def matrix_command(
     in memory, compiles the result, applies it again and reverts it. It downloads only the files that overlays read,
     and caches them. It changes no vLLM.
 
-    With --baseline, it exits with 1 only if something got worse.
+    With --baseline, it exits with 1 only if something got worse. With --from and --to, it says of each overlay whether
+    it stays, is merged, or drifts, and exits with 1 only if one drifts.
     """
     _check_usage(repositories, revs, as_markdown=as_markdown)
+    bounds = _bounds(start, end)
+    versions = bounds or versions
     introduce_project()
     unwinding()
     began = time.monotonic()
@@ -148,6 +159,8 @@ def matrix_command(
     report = MatrixReport(matrix=matrix, notes=notes, seconds=time.monotonic() - began, as_markdown=as_markdown)
     for line in (*notes, report.work):
         tell(line)
+    if bounds:
+        return upgrade_report(matrix.rows, *bounds)
     if before is None:
         return replace(report, problems=matrix.problems)
     if not (found := changes(before, matrix)):
@@ -207,6 +220,18 @@ def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdow
         raise click.UsageError("--git is one repository; --rev may be repeated")
     if as_markdown and click.get_current_context().params.get("as_object"):
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
+
+
+def _bounds(start: str | None, end: str | None) -> tuple[()] | tuple[str, str]:
+    """Return the releases of `--from` and `--to`, if they are given."""
+    if not (start or end):
+        return ()
+    if not (start and end):
+        raise click.UsageError("--from and --to come together")
+    given = click.get_current_context().params
+    if any(given[name] for name in ("versions", "projects", "wheels", "trees", "repositories", "baseline", "html")):
+        raise click.UsageError("--from and --to compare two releases: name no other vLLM, baseline or page")
+    return start, end
 
 
 def _check_names(sources: Sequence[RowSource]) -> None:

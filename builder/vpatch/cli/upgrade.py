@@ -1,0 +1,47 @@
+"""The report of `matrix --from A --to B`: what an upgrade brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vpatch.cli.output import Report
+from vpatch.cli.wording import Line, command, counted, listed, table
+from vpatch.errors import Problem
+from vpatch.matrix.upgrade import Outlook, Prospect, outlooks
+from vpatch.matrix.verdicts import Row, parsed_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeReport(Report):
+    """What the upgrade to another vLLM does to each overlay."""
+
+    start: str
+    end: str
+    found: Sequence[Outlook]
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return both vLLMs and the overlays."""
+        return {"from": self.start, "to": self.end, "upgrade": list(map(asdict, self.found))}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield a line for each overlay."""
+        yield from table([(f"  {one.overlay}", one.prospect, one.because) for one in self.found], width)
+
+
+def upgrade_report(rows: Sequence[Row], start: str, end: str) -> Report:
+    """Compare the rows of two vLLMs."""
+    before, after = (
+        next(row for row in rows if parsed_version(row.name) == parsed_version(name)) for name in (start, end)
+    )
+    unread = [problem for row in (before, after) if row.tree is None for problem in row.problems]
+    found = tuple(outlooks(before, after))
+    drifting = [one for one in found if one.prospect is Prospect.DRIFTS]
+    merged = [one.overlay for one in found if one.prospect is Prospect.MERGED and one.before is not one.after]
+    said = [f"Merged upstream, so drop: {listed(merged)}."] if merged else []
+    if drifting:
+        said.append(f"What drifts: {command('show', drifting[0].overlay, '--vllm', end)}.")
+    drifts = [Problem(one.prospect, f"{end}: {one.overlay}", one.because) for one in drifting]
+    outcome = " ".join(said) or f"Nothing to do for {counted(len(found), 'overlay')}."
+    return UpgradeReport(start=start, end=end, found=found, problems=unread or drifts, outcome=outcome)
