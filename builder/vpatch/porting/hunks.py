@@ -93,7 +93,7 @@ class _Writer:
         items = self._alignment.items(old, new)
         moved = [one for run in _runs(items) if self._are_movable(place, run, old, new) for one in run]
         for item in moved:
-            yield f"{place}\n{_signed('+', self._coming(item, ()))}"
+            yield f"{place}\n{_signed('+', self._coming(item))}"
         items = [one for item in items if item not in moved for one in self._reachable(item)]
         for first, last in _clusters(items):
             yield self._hunk(place, items, first, last)
@@ -172,13 +172,13 @@ class _Writer:
             fine: write lines that stay in a statement that changes as context.
         """
         rows: Rows = []
-        for k, item in enumerate(items):
+        for item in items:
             if item.kind is Operation.WENT:
                 rows += _lines("-", code_of(self.before, [item.old], item.old.col_offset))
             elif item.kind is Operation.EDIT:
                 rows += self._edited(item, fine=fine)
             elif item.kind is Operation.CAME:
-                rows += _lines("+", self._coming(item, items[:k]))
+                rows += _lines("+", self._coming(item))
             elif (item.kind is Operation.HEAD and not isinstance(item.old, DEFINITIONS)) or (
                 inline and item.kind is not Operation.SAME
             ):
@@ -204,6 +204,7 @@ class _Writer:
         return [*_lines("-", old), *_lines("+", new), "     ..."]
 
     def _edited(self, item: Pairing, *, fine: bool) -> Rows:
+        """Return the lines of a statement within which something changes."""
         was = code_of(self.before, [item.old], item.old.col_offset)
         now = code_of(self.after, [item.new], item.new.col_offset)
         return edited(item.old, was, now) if fine else [*_lines("-", was), *_lines("+", now)]
@@ -235,7 +236,7 @@ class _Writer:
                 rows.append(" ...")
         return rows or [" ..."]
 
-    def _coming(self, item: Pairing, beside: Sequence[Pairing]) -> list[str]:
+    def _coming(self, item: Pairing) -> list[str]:
         """Return the lines of a statement that comes, with the comments above it, if those are new."""
         first = begin = first_line(item.new) - 1
         while begin and self.after.lines[begin - 1].lstrip().startswith("#"):
