@@ -1,0 +1,127 @@
+"""What was done to an installed vLLM: its files compared with the ones that were installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from vpatch.core import nesting
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import COMPANIONS
+from vpatch.core.verdict import State
+from vpatch.errors import Failure, Problem, naming, raise_all
+from vpatch.foreign import CODE_BYTES
+from vpatch.manifest import sha256
+from vpatch.porting.originals import FAILED, Originals, files_below, unreadable
+from vpatch.porting.proof import Changed
+from vpatch.tree.copies import known_in
+from vpatch.tree.locate import Tree
+from vpatch.tree.upgrade import marks, pristine
+from vpatch.tree.write_plan import SitePackages
+
+_MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
+_DATA = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What was done to a vLLM, besides what vpatch applied.
+
+    Attributes:
+        changes: the modules that changed, even if they are still the same program.
+        base: the bytes of these modules before.
+        added: the modules that came.
+        missing: the modules that went.
+        data: the files that changed and are no modules; those above 16 MiB are compared by their sizes.
+        notes: which changes were made on top of overlays.
+    """
+
+    changes: tuple[Changed, ...]
+    base: Mapping[str, bytes]
+    added: tuple[str, ...]
+    missing: tuple[str, ...]
+    data: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def capture(tree: Tree, originals: Originals) -> Capture:
+    """Compare a vLLM with its originals; what vpatch applied does not count.
+
+    A module that vpatch changed is what it was before, unless it was edited since; then it is compared with what
+    the overlays make of its original.
+
+    Raises:
+        Failure: an original cannot be read, or a module cannot be decoded.
+    """
+    store = SitePackages(tree)
+    patched = {path: data for path, data in store.originals.items() if data is not None}
+    listed = sorted(path for path in originals.paths if _MODULE.fullmatch(path) and not path.startswith(COMPANIONS))
+    now = {path: data for path in listed if (data := store.read(path)) is not None}
+    ours = {path: data for path, data in patched.items() if path in now and store.kept.wrote(path, now[path])}
+    found = {path: data for path, data in (now | ours).items() if not originals.has(path, data)}
+    kept = {path: data for path, data in patched.items() if path in found and originals.has(path, data)}
+    base = {**kept, **originals.read(sorted(found.keys() - kept.keys()))}
+    edited = {path: base[path] for path in sorted(found) if path in patched and path not in ours}
+    on_top, notes = _overlaid(store, edited) if edited else ({}, [])
+    base |= on_top
+    others = {path for path in files_below(tree) if _MODULE.fullmatch(path)}.difference(listed)
+    return Capture(
+        changes=tuple(_texts(base, found)),
+        base=base,
+        added=tuple(sorted(path for path in others if not path.startswith(COMPANIONS))),
+        missing=tuple(path for path in listed if path not in now),
+        data=tuple(_data(tree, originals)),
+        notes=tuple(notes),
+    )
+
+
+def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
+    """Return what the applied overlays make of modules that were edited since, and a note on each.
+
+    Raises:
+        Failure: these are not the overlays that were applied.
+    """
+    here = marks(store)
+    known = (item for item in known_in(store.tree, store.read, discover()) if item.id in here)
+    items = [item for item in known if not originals.keys().isdisjoint(item.overlay.files)]
+    engine = Engine(items)
+    made = engine.plan(lambda file: originals[file] if file in originals else pristine(store, file)).files
+    wrong = [path for path in originals if sha256(made.get(path, b"")) not in store.kept.hashes(path)]
+    # What was applied after the edit is in no hash; then each overlay has to be whole in what is there.
+    whole = made.keys() >= originals.keys() and all(one.state is State.APPLIED for one in engine.status(store.read))
+    if wrong and not whole:
+        cause = "edited after vpatch, and other overlays are installed than vpatch applied"
+        hint = "install the vpatch, and the packages of overlays, that applied them"
+        raise Failure(*(Problem(FAILED, path, cause, hint=hint) for path in wrong))
+    notes = [
+        f"{path}: changed on top of {', '.join(item.id for item in items if path in item.overlay.files)}"
+        for path in originals
+    ]
+    return {path: made.get(path, data) for path, data in originals.items()}, notes
+
+
+def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[Changed]:
+    """Yield modules before and after, with lines that end with line feeds alone, as Python reads them."""
+    problems = []
+    for path in sorted(found):
+        try:
+            before, after = (re.sub(r"\r\n?", "\n", nesting.decode(one[path])[0]) for one in (base, found))
+            yield Changed(path, before, after)
+        except (SyntaxError, ValueError, nesting.Unparsable) as error:
+            problems.append(unreadable(path, error))
+    raise_all(problems)
+
+
+def _data(tree: Tree, originals: Originals) -> Iterator[str]:
+    """Yield the files that changed and are no modules."""
+    for path in sorted(filter(_DATA.fullmatch, originals.paths)):
+        with naming("cannot read", path):
+            try:
+                size = (tree.root / path).stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            known = originals.size(path)
+        if known not in (-1, size) or (-1 < known <= CODE_BYTES and not originals.has(path, tree.read(path) or b"")):
+            yield path
