@@ -1,0 +1,215 @@
+"""The command capture: a patch file of what was done to an installed vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from packaging.version import InvalidVersion, Version
+
+from vpatch.cli.options import PathType, check_outfile, examples, force_option, reported, write_outfile
+from vpatch.cli.output import Failed, Report, fitted
+from vpatch.cli.target import Target
+from vpatch.cli.wording import Line, command, counted, table
+from vpatch.core.catalogue import Selection
+from vpatch.core.marks import mark, marked_by
+from vpatch.core.patch_file import SUFFIX
+from vpatch.errors import Failure, Problem, naming
+from vpatch.porting.capture import Capture, capture
+from vpatch.porting.captured import Captured, captured
+from vpatch.porting.originals import FAILED, ByFolder, ByRecord, Originals, installed
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree, is_checkout, locate
+
+_REFUSED = "Nothing was written."
+_SAID = {"unchanged": "the same program: comments, docstrings, layout, order, or imports that went"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureReport(Report):
+    """What was done to a vLLM, and the patch file that does it again; None if there is none."""
+
+    tree: Tree
+    found: Capture
+    made: Captured
+    written: Path | None = None
+
+    @property
+    def modules(self) -> Mapping[str, Sequence[str]]:
+        """The modules, by what happened to them."""
+        found, unchanged = self.found, self.made.unchanged
+        changed = [change.path for change in found.changes if change.path not in unchanged]
+        return {"changed": changed, "added": found.added, "missing": found.missing, "unchanged": unchanged}
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the vLLM, the patch file and the modules."""
+        about = {"tree": str(self.tree.root), "vllm": self.tree.version, "written": self.written and str(self.written)}
+        return about | {name: [*paths] for name, paths in self.modules.items()}
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield a line for each module, and the path of the patch file."""
+        rows = sorted(
+            (f"  {path}", name, _SAID.get(name, "")) for name, paths in self.modules.items() for path in paths
+        )
+        yield from table(rows, width)
+        yield from fitted([str(self.written)] if self.written else [], width)
+
+
+def _checked_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    if marked_by(mark(name)) != [name]:
+        raise click.BadParameter(f"{name!r}: use words in lower case, joined by hyphens, as in my-fix")
+    return name
+
+
+def _checked_subject(_context: click.Context, _parameter: click.Parameter, subject: str | None) -> str | None:
+    if subject is not None and not (subject.strip() and subject.isprintable()):
+        raise click.BadParameter("use one line of text")
+    return subject and subject.strip()
+
+
+@click.command(
+    "capture",
+    epilog=examples("capture", "capture --name our-fixes .venv", "capture --pristine vllm-0.20.2 .venv"),
+)
+@reported
+@click.argument("tree", metavar="[TREE]", required=False, type=PathType())
+@click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports.")
+@click.option(
+    "--pristine",
+    metavar="DIR",
+    type=PathType(),
+    help="The original vLLM, as `vpatch fetch` writes it. Default: RECORD and the package index.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    default="patches",
+    type=PathType(file_okay=False),
+    help="Where to write the patch file. Default: patches.",
+)
+@click.option("--name", metavar="NAME", default="captured", callback=_checked_name, help="Its id. Default: captured.")
+@click.option("--subject", metavar="TEXT", callback=_checked_subject, help="What it is for, in one line.")
+@force_option
+def capture_command(
+    tree: Path | None,
+    python: Path | None,
+    pristine: Path | None,
+    folder: Path,
+    name: str,
+    subject: str | None,
+    *,
+    force: bool,
+) -> Report:
+    """Make a patch file of what was done to an installed vLLM.
+
+    It does not matter how it was done: by a script, by sed, by copying modules, or by hand. vpatch compares TREE with
+    the hashes in RECORD, and reads the originals of the modules that changed from what it keeps beside TREE, else from
+    the package index: these files alone. What vpatch applied to TREE is not captured again; edits on top of it are.
+
+    RECORD knows nothing of changes that were made before the wheel was built, as in a fork. Compare with the release:
+    `vpatch fetch V DIR` and --pristine DIR. It needs no network, either.
+
+    vpatch writes DIR/NAME.vpatch only after a proof: on the originals, the patch file makes the same program. A patch
+    file cannot add or remove modules. If TREE has new ones, or lacks some, vpatch writes nothing and exits with 1.
+    TREE itself does not change.
+    """
+    if tree and python:
+        raise click.UsageError("TREE and --python name two trees: leave one out")
+    target, file = Target(tree, python, Selection(()), verbose=False), folder / f"{name}{SUFFIX}"
+    if folder.is_dir():
+        check_outfile(file, force=force)
+    place = target.find()
+    original = None if pristine is None else locate(pristine)
+    try:
+        found, notes = _found(place, original, target)
+        base = _base(place, original) if found.changes else ""
+        head = {"Subject": subject or f"What was done to an installed vLLM {base}", "Base": base}
+        made = captured(found, place, name, head)
+    except Failure as failure:
+        return Failed.of(failure, tree=str(place.root), outcome=_REFUSED)
+    report = CaptureReport(tree=place, found=found, made=made, problems=made.problems, notes=[*notes, *made.notes])
+    if made.problems:
+        return replace(report, outcome=_REFUSED)
+    if made.patch is None:
+        done = "what changed is the same program" if found.changes else "every module is as it was installed"
+        offer = "" if original else _other_release(target)
+        return replace(report, offer=offer, outcome=f"Nothing to capture: {done}.")
+    with naming("cannot write", str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_outfile(file, str(made.patch), force=force)
+    again = target.command("apply", "--patches", str(file))
+    said = f"Wrote {file}: {counted(len(made.patch.changes), 'module')}. Once vLLM {base} is reinstalled: {again}."
+    return replace(report, written=file, outcome=said)
+
+
+def _found(tree: Tree, original: Tree | None, target: Target) -> tuple[Capture, list[str]]:
+    """Find what was done to a vLLM, with notes; raises what `capture` raises."""
+    notes: list[str] = []
+    originals: Originals
+    if is_checkout(tree):
+        cause = "a source checkout, of which git knows what was done"
+        raise Failure(Problem(FAILED, str(tree.root), cause, hint=f"`git -C {tree.root} diff`"))
+    if original is not None:
+        notes += _other_version(tree, original)
+        originals = ByFolder(original)
+    elif (rows := installed(tree)) is not None:
+        originals = ByRecord(rows, lambda paths: _fetched(tree, paths, notes, target))
+    else:
+        hint = f"`vpatch fetch V DIR`, then {target.command('capture', '--pristine', 'DIR')}"
+        raise Failure(Problem(FAILED, str(tree.root), "it has no RECORD, as an editable install", hint=hint))
+    found = capture(tree, originals)
+    left_out = (f"{path}: it changed and is no module, so it is not captured" for path in found.data)
+    return found, [*notes, *found.notes, *left_out]
+
+
+def _other_version(tree: Tree, original: Tree) -> Iterator[str]:
+    """Yield a note if two vLLMs have different versions; raises `Failure` if the second one is not as it was."""
+    if backup.read(original).anything:
+        cause = "not the original vLLM: vpatch changed it"
+        raise Failure(Problem(FAILED, str(original.root), cause, hint="name a folder that `vpatch fetch` wrote"))
+    one, other = ((place.version or "").partition("+")[0] for place in (tree, original))
+    if one and other and one != other:
+        yield f"{original.root} has vLLM {other}, and {tree.root} has {one}"
+
+
+def _fetched(tree: Tree, paths: Collection[str], notes: list[str], target: Target) -> Mapping[str, bytes]:
+    """Read files of the release that a tree is of: by its exact version, else without its local part."""
+    from vpatch.matrix.reading import ReleaseReads
+
+    version = tree.version or ""
+    public = version.partition("+")[0]
+    try:
+        try:
+            reads = ReleaseReads.opened(version, paths)
+        except Failure:  # offline, a remembered index may lack it, too
+            if public == version:
+                raise
+            reads = ReleaseReads.opened(public, paths)
+            notes.append(f"the originals are those of vLLM {public}: {version} is not on the package index")
+    except Failure as failure:
+        first, *others = failure.problems
+        fetch, again = command("fetch", public, "DIR"), target.command("capture", "--pristine", "DIR")
+        hint = f"where there is a network, {fetch}; with that folder here, {again}"
+        raise Failure(replace(first, hint=hint), *others) from failure
+    notes += reads.notes
+    return {path: data for path in paths if (data := reads.read(path)) is not None}
+
+
+def _base(tree: Tree, original: Tree | None) -> str:
+    version = (original and original.version) or tree.version or ""
+    try:
+        return Version(version).public
+    except InvalidVersion as error:
+        cause = f"its version, {version!r}, is not that of a release" if version else "its version is not known"
+        hint = "name a folder that `vpatch fetch` wrote by --pristine"
+        raise Failure(Problem(FAILED, str(tree.root), cause, hint=hint)) from error
+
+
+def _other_release(target: Target) -> str:
+    again = target.command("capture", "--pristine", "DIR")
+    return f"To compare with a release that RECORD does not list, as of a fork: `vpatch fetch V DIR`, then {again}"
