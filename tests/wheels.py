@@ -23,7 +23,7 @@ def wheel_of(tree: Path) -> bytes:
     listed = (line.partition(",")[0] for line in (tree / info / "RECORD").read_text("utf-8").splitlines())
     files = {name: (tree / name).read_bytes() for name in listed if (tree / name).is_file()}
     metadata = re.sub(rb"(?m)^Requires-Dist: .*\n", b"", files[f"{info}/METADATA"])
-    return _packed({**files, f"{info}/METADATA": metadata}, info)
+    return packed({**files, f"{info}/METADATA": metadata}, info)
 
 
 def wheel_of_installed(project: str) -> tuple[str, bytes]:
@@ -39,10 +39,10 @@ def wheel_of_installed(project: str) -> tuple[str, bytes]:
     tags = re.findall(r"^Tag: (\S+)$", files[f"{info}/WHEEL"].decode(), re.MULTILINE)
     tag = next(str(tag) for tag in sys_tags() if str(tag) in tags)
     name = re.sub(r"[-_.]+", "_", found.name).lower()
-    return f"{name}-{found.version}-{tag}.whl", _packed(files, info)
+    return f"{name}-{found.version}-{tag}.whl", packed(files, info)
 
 
-def _packed(files: Mapping[str, bytes], info: str) -> bytes:
+def packed(files: Mapping[str, bytes], info: str) -> bytes:
     record = f"{info}/RECORD"
     content = {name: data for name, data in files.items() if name != record}
     body = io.BytesIO()
