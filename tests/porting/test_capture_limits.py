@@ -127,6 +127,20 @@ def test_what_no_patch_file_does(capture: Capture, tree: Path, tmp_path: Path) -
     assert not (tmp_path / "patches").exists()
 
 
+def test_what_the_engine_refuses(capture: Capture, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises for a patch file whose result it does not recognize."""
+    edit(tree, HAND, prioritized)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("drifted once the edits are made")
+
+    monkeypatch.setattr("vpatch.porting.captured.patch_file", refuse)
+    ran = capture(tree)
+
+    assert (ran.code, ran.out.split()) == (1, [HAND, "changed"])
+    assert f"cannot capture: {HAND}: drifted once the edits are made\n" in ran.err
+
+
 def test_what_is_not_python(capture: Capture, tree: Path) -> None:
     edit(tree, LEFT, lambda text: f"{text}\ndef f(:\n")
     rewrite(tree / HAND, b"# coding: utf-16\n")

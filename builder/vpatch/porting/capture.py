@@ -14,7 +14,7 @@ from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem, naming, raise_all
 from vpatch.foreign import CODE_BYTES
 from vpatch.manifest import sha256
-from vpatch.porting.originals import FAILED, Originals, files_below, unreadable
+from vpatch.porting.originals import FAILED, Originals, content_of, files_below, unreadable
 from vpatch.porting.proof import Changed
 from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Tree
@@ -58,7 +58,7 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     store = SitePackages(tree)
     patched = {path: data for path, data in store.originals.items() if data is not None}
     listed = sorted(path for path in originals.paths if _MODULE.fullmatch(path) and not path.startswith(COMPANIONS))
-    now = {path: data for path in listed if (data := store.read(path)) is not None}
+    now = {path: data for path in listed if (data := content_of(tree, path)) is not None}
     ours = {path: data for path, data in patched.items() if path in now and store.kept.wrote(path, now[path])}
     found = {path: data for path, data in (now | ours).items() if not originals.has(path, data)}
     kept = {path: data for path, data in patched.items() if path in found and originals.has(path, data)}
@@ -123,5 +123,7 @@ def _data(tree: Tree, originals: Originals) -> Iterator[str]:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             known = originals.size(path)
-        if known not in (-1, size) or (-1 < known <= CODE_BYTES and not originals.has(path, tree.read(path) or b"")):
+        if known not in (-1, size) or (
+            -1 < known <= CODE_BYTES and not originals.has(path, content_of(tree, path) or b"")
+        ):
             yield path

@@ -15,6 +15,7 @@ from vpatch.porting.proof import Changed, patch_file
 from vpatch.tree.locate import Tree
 
 _MOST = 5  # modules that a message names
+_UNPROVEN = (ValueError, RuntimeError)  # the second: the engine finds the result of the patch file to be another
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ def captured(found: Capture, tree: Tree, name: str, head: Mapping[str, str]) -> 
         accepted = (f"{one}; the patch file accepts that" for one in patch.head.get("Accepted", "").splitlines())
         alike = tuple(change.path for change in found.changes if change.path not in paths)
         return Captured(patch, alike, (*notes, *accepted))
-    except ValueError as error:
+    except _UNPROVEN as error:
         whole = {str(tree.root): str(error)}
     alike, alone = unchanged(found), dict[str, str]()
     changes = [change for change in found.changes if change.path not in alike]
     for change in changes:
         try:
             made(change)
-        except ValueError as error:
+        except _UNPROVEN as error:
             alone[change.path] = str(error).removeprefix(f"{change.path}: ")
     problems = [Problem(FAILED, where, cause) for where, cause in (alone or whole).items() if changes]
     return Captured(None, alike, problems=tuple(problems))

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from vpatch.errors import Problem, naming, raise_all
-from vpatch.foreign import walk
+from vpatch.errors import Failure, Problem, failing, naming, raise_all
+from vpatch.foreign import read_regular, walk
 from vpatch.guest.record import Record, revise
 from vpatch.tree import backup, record
 from vpatch.tree.locate import Tree
@@ -103,11 +103,21 @@ class ByFolder:
 
     def has(self, path: str, content: bytes) -> bool:
         """Whether a file has these bytes."""
-        return self.tree.read(path) == content
+        return content_of(self.tree, path) == content
 
     def read(self, paths: Collection[str]) -> Mapping[str, bytes]:
         """Read files."""
-        return {path: data for path in paths if (data := self.tree.read(path)) is not None}
+        return {path: data for path in paths if (data := content_of(self.tree, path)) is not None}
+
+
+def content_of(tree: Tree, path: str) -> bytes | None:
+    """Return the bytes of a file; None if there is none. It is for thousands: `Tree.read` takes twice the time."""
+    try:
+        return read_regular(f"{tree.root}/{path}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Failure(failing("cannot read", path, error)) from error
 
 
 def files_below(tree: Tree) -> Iterator[str]:
