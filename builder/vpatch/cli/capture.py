@@ -30,7 +30,7 @@ _SAID = {"unchanged": "the same program: comments, docstrings, layout, order, or
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureReport(Report):
-    """What was done to a vLLM, and the patch file that does it again; None if there is none."""
+    """What was done to a vLLM, and the patch file that does it again; None if it was not made."""
 
     tree: Tree
     found: Capture

@@ -111,7 +111,7 @@ class ByFolder:
 
 
 def content_of(tree: Tree, path: str) -> bytes | None:
-    """Return the bytes of a file; None if there is none. It is for thousands: `Tree.read` takes twice the time."""
+    """Return the bytes of a file; None if it does not exist. `Tree.read` takes twice the time."""
     try:
         return read_regular(f"{tree.root}/{path}")
     except (FileNotFoundError, NotADirectoryError):
