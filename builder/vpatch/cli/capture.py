@@ -85,14 +85,14 @@ def _checked_subject(_context: click.Context, _parameter: click.Parameter, subje
 )
 @click.option(
     "-o",
-    "--output",
     "folder",
     metavar="DIR",
     default="patches",
+    show_default=True,
     type=PathType(file_okay=False),
-    help="Where to write the patch file. Default: patches.",
+    help="Where to write.",
 )
-@click.option("--name", metavar="NAME", default="captured", callback=_checked_name, help="Its id. Default: captured.")
+@click.option("--name", metavar="NAME", default="captured", callback=_checked_name, show_default=True, help="Its id.")
 @click.option("--subject", metavar="TEXT", callback=_checked_subject, help="What it is for, in one line.")
 @force_option
 def capture_command(

@@ -15,12 +15,13 @@ from vpatch.errors import Failure, Problem, naming, raise_all
 from vpatch.foreign import CODE_BYTES
 from vpatch.manifest import sha256
 from vpatch.porting.originals import FAILED, Originals, content_of, files_below, unreadable
-from vpatch.porting.proof import Changed
+from vpatch.porting.proof import ModuleVersions
 from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Tree
 from vpatch.tree.upgrade import marks, pristine
 from vpatch.tree.write_plan import SitePackages
 
+_MARK = re.compile(rb"[ \t]*# vpatch: [a-z0-9-]+")
 _MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _DATA = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
 
@@ -38,7 +39,7 @@ class Capture:
         notes: which changes were made on top of overlays.
     """
 
-    changes: tuple[Changed, ...]
+    changes: tuple[ModuleVersions, ...]
     base: Mapping[str, bytes]
     added: tuple[str, ...]
     missing: tuple[str, ...]
@@ -65,7 +66,8 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     base = {**kept, **originals.read(sorted(found.keys() - kept.keys()))}
     edited = {path: base[path] for path in sorted(found) if path in patched and path not in ours}
     on_top, notes = _overlaid(store, edited) if edited else ({}, [])
-    base |= on_top
+    base |= {path: _unmarked(data) for path, data in on_top.items()}
+    found |= {path: _unmarked(found[path]) for path in on_top}
     others = {path for path in files_below(tree) if _MODULE.fullmatch(path)}.difference(listed)
     return Capture(
         changes=tuple(_texts(base, found)),
@@ -102,13 +104,18 @@ def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[dict
     return {path: made.get(path, data) for path, data in originals.items()}, notes
 
 
-def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[Changed]:
+def _unmarked(data: bytes) -> bytes:
+    """Return a module without the marks of overlays: what is captured on top of them is not theirs."""
+    return _MARK.sub(b"", data)
+
+
+def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[ModuleVersions]:
     """Yield modules before and after, with lines that end with line feeds alone, as Python reads them."""
     problems = []
     for path in sorted(found):
         try:
             before, after = (re.sub(r"\r\n?", "\n", nesting.decode(one[path])[0]) for one in (base, found))
-            yield Changed(path, before, after)
+            yield ModuleVersions(path, before, after)
         except (SyntaxError, ValueError, nesting.Unparsable) as error:
             problems.append(unreadable(path, error))
     raise_all(problems)

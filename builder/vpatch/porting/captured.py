@@ -11,11 +11,10 @@ from vpatch.errors import Problem, raise_all
 from vpatch.porting.capture import Capture
 from vpatch.porting.originals import FAILED, unreadable
 from vpatch.porting.program import difference
-from vpatch.porting.proof import Changed, patch_file
+from vpatch.porting.proof import ModuleVersions, patch_file
 from vpatch.tree.locate import Tree
 
 _MOST = 5  # modules that a message names
-_UNPROVEN = (ValueError, RuntimeError)  # the second: the engine finds the result of the patch file to be another
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def captured(found: Capture, tree: Tree, name: str, head: Mapping[str, str]) -> 
         Failure: modules cannot be parsed.
     """
 
-    def made(*changes: Changed) -> tuple[PatchFile, tuple[str, ...]]:
+    def made(*changes: ModuleVersions) -> tuple[PatchFile, tuple[str, ...]]:
         base = found.base
         patch, notes = patch_file(name, head, changes, lambda file: base[file] if file in base else tree.read(file))
         parse(str(patch).encode())
@@ -65,17 +64,17 @@ def captured(found: Capture, tree: Tree, name: str, head: Mapping[str, str]) -> 
     try:
         patch, notes = made(*found.changes)
         paths = {change.path for change in patch.changes}
-        accepted = (f"{one}; the patch file accepts that" for one in patch.head.get("Accepted", "").splitlines())
+        accepted = (f"accepted on its base: {one}" for one in patch.head.get("Accepted", "").splitlines())
         alike = tuple(change.path for change in found.changes if change.path not in paths)
         return Captured(patch, alike, (*notes, *accepted))
-    except _UNPROVEN as error:
+    except ValueError as error:
         whole = {str(tree.root): str(error)}
     alike, alone = unchanged(found), dict[str, str]()
     changes = [change for change in found.changes if change.path not in alike]
     for change in changes:
         try:
             made(change)
-        except _UNPROVEN as error:
+        except ValueError as error:
             alone[change.path] = str(error).removeprefix(f"{change.path}: ")
     problems = [Problem(FAILED, where, cause) for where, cause in (alone or whole).items() if changes]
     return Captured(None, alike, problems=tuple(problems))
