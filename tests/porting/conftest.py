@@ -1,4 +1,4 @@
-"""A release to change, and the command that captures what was done to it."""
+"""Where the tests of imports run; a release to change, and the command that captures what was done to it."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def capture(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def offline(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that does not answer."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

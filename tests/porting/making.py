@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from difflib import unified_diff
 from pathlib import Path
 
 from vpatch.porting.diffs import FileDiff, LineChange, parse
 from vpatch.porting.kept import kept
 
 Texts = Mapping[str, str]
+FILE, OTHER = "vllm/sequence.py", "vllm/logger.py"
+"""Two small modules."""
+ADDED = ("import torch\n", "import torch\n\nLAYERS = 61\n")
+"""Of the first, what a change replaces, and by what."""
+
+
+def diff(before: str, after: str, path: str = FILE) -> str:
+    """Return a unified diff of two texts of a module."""
+    names = f"a/{path}", f"b/{path}"
+    return "".join(unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), *names))
+
+
+def text_of(tree: Path, path: str = FILE) -> str:
+    """Return the text of a module."""
+    return (tree / path).read_text()
 
 
 def write(folder: Path, texts: Texts) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from difflib import unified_diff
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Program, Trees
+from tests.porting.making import ADDED, FILE, OTHER, diff, text_of
 
-FILE, OTHER = "vllm/sequence.py", "vllm/logger.py"
-"""Two small modules."""
 MAIL = """\
 From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001
 From: Somebody <somebody@example.org>
@@ -24,22 +22,6 @@ It is named nowhere.
  vllm/sequence.py | 1 +
 
 """
-ADDED = ("import torch\n", "import torch\n\nLAYERS = 61\n")
-
-
-def diff(before: str, after: str, path: str = FILE) -> str:
-    names = f"a/{path}", f"b/{path}"
-    return "".join(unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), *names))
-
-
-def text_of(tree: Path, path: str = FILE) -> str:
-    return (tree / path).read_text()
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_a_mail_becomes_a_patch_file_that_is_applied_and_reverted(
