@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -75,14 +75,12 @@ class Revision:
     def read(self, files: Collection[str]) -> FilesRead:
         """Read these files as git stores them. The version is that of the commit's newest tag, if it has any."""
         where = shown(self.address)
-        for what, given in (("address", where), ("revision", self.rev)):
-            if given.startswith("-"):
-                raise Failure(Problem("cannot read", given, f"a git {what} cannot begin with a hyphen"))
+        _refuse_options(address=where, revision=self.rev)
         folder = Path(self.address)
-        with _naming_git(self.address):
+        with naming_git(self.address):
             if folder.is_dir():
                 git = _git(folder)
-                return self._tree(git, self._resolve(git), files)
+                return self._tree(git, self.resolve(git), files)
             if not _is_url(self.address):
                 raise Failure(Problem("cannot read", where, "there is no such folder, and it is no URL"))
             with _temporary() as made:
@@ -103,9 +101,16 @@ class Revision:
             received=sum(pack.stat().st_size for pack in fetched.glob("objects/pack/*.pack")) if fetched else 0,
         )
 
-    def _resolve(self, git: Git) -> str:
+    def resolve(self, git: Git) -> str:
+        """Return the id of the commit, in a repository that is a folder.
+
+        Raises:
+            Failure: git does not know it.
+            GitError: there is no repository.
+        """
         from git import GitCommandError
 
+        _refuse_options(revision=self.rev)
         git.rev_parse("--git-dir")
         try:
             # In two steps, as `:/text` takes all that follows for text.
@@ -182,6 +187,12 @@ class Revision:
         return Failure(Problem("no such revision", shown(self.address), f"{self.rev}: {cause}"))
 
 
+def _refuse_options(**words: str) -> None:
+    for what, given in words.items():
+        if given.startswith("-"):
+            raise Failure(Problem("cannot read", given, f"a git {what} cannot begin with a hyphen"))
+
+
 @contextmanager
 def _temporary() -> Iterator[Path]:
     """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far."""
@@ -197,7 +208,12 @@ def _temporary() -> Iterator[Path]:
 
 
 @contextmanager
-def _naming_git(address: str) -> Iterator[None]:
+def naming_git(address: str) -> Iterator[None]:
+    """Turn an error of git, or the lack of it, into a failure that names the repository.
+
+    Raises:
+        Failure: the block raised it.
+    """
     try:
         from git import GitError
     except ImportError as error:
@@ -213,10 +229,7 @@ def _naming_git(address: str) -> Iterator[None]:
 
 def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> tuple[Mapping[str, str], dict[str, bytes]]:
     """Return the ids of the contents of those files that exist, and the listings of those folders."""
-    listed = git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
-    entries = {path: head.split() for head, _, path in (line.partition("\t") for line in listed if line)}
-    if not any(path.startswith("vllm/") for path in entries):
-        raise Failure(Problem("no vLLM", where, "it has no folder vllm/"))
+    entries = entries_of(git, commit, where)
     plain = [file for file in files if not is_folder(file)]
     wanted = {place for file in plain for place in (file, *map(str, Path(file).parents))}
     odd = [f"{path} is {_ODD[mode]}" for path, (mode, _, _) in entries.items() if path in wanted and mode in _ODD]
@@ -224,6 +237,19 @@ def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> tuple[M
         raise Failure(*(Problem("not a plain file", where, cause) for cause in odd))
     listings = {path: data for path in filter(is_folder, files) if (data := among(entries, path)) is not None}
     return {file: entries[file][2] for file in plain if file in entries}, listings
+
+
+def entries_of(git: Git, commit: str, where: str) -> Mapping[str, Sequence[str]]:
+    """Return the mode, type and id of each file of a commit, by its path.
+
+    Raises:
+        Failure: it has no vLLM; `where` names it.
+    """
+    listed = git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
+    entries = {path: head.split() for head, _, path in (line.partition("\t") for line in listed if line)}
+    if not any(path.startswith("vllm/") for path in entries):
+        raise Failure(Problem("no vLLM", where, "it has no folder vllm/"))
+    return entries
 
 
 def _git(folder: Path, *, fetches: bool = False) -> Git:

@@ -46,7 +46,7 @@ def carried(sources: Sequence[str], stdin: BinaryIO, *, python_only: bool = Fals
         with collecting(problems):
             found += _of_source(source, stdin, python_only=python_only)
     raise_all(dict.fromkeys(problems))  # each file lacks a library that is not installed
-    return tuple(_told_apart(found))
+    return tuple(told_apart(found))
 
 
 def _of_source(source: str, stdin: BinaryIO, *, python_only: bool) -> list[Carried]:
@@ -56,11 +56,20 @@ def _of_source(source: str, stdin: BinaryIO, *, python_only: bool) -> list[Carri
             data = stdin.read(BYTES + 1) if where == "-" else _content(where)
             found += patches(data, STDIN if where == "-" else where, python_only=python_only)
     raise_all(problems)
-    if not any(one.changes for one in found):
-        left_out = "; ".join(dict.fromkeys(sentence for one in found for sentence in one.left_out))
-        where = STDIN if source == "-" else source
-        raise Failure(Problem(FAILED, where, f"it changes no module of vLLM: {left_out}"))
+    with_changes(found, STDIN if source == "-" else source)
     return found
+
+
+def with_changes(found: Sequence[Carried], where: str) -> list[Carried]:
+    """Return the patches that change modules.
+
+    Raises:
+        Failure: none does.
+    """
+    if changing := [one for one in found if one.changes]:
+        return changing
+    left_out = "; ".join(dict.fromkeys(sentence for one in found for sentence in one.left_out))
+    raise Failure(Problem(FAILED, where, f"it changes no module of vLLM: {left_out}"))
 
 
 def _content(where: str) -> bytes:
@@ -110,14 +119,18 @@ def _series(folder: Path, text: str) -> list[str]:
     return found
 
 
-def patches(data: bytes, where: str, *, python_only: bool = False) -> list[Carried]:
+def patches(
+    data: bytes, where: str, *, file: str | None = None, otherwise: str = "", python_only: bool = False
+) -> list[Carried]:
     """Return the patches of a file.
 
     A mail without a diff, such as the cover letter of a series, is none.
 
     Args:
         data: its content.
-        where: its path, which names the overlay, or `STDIN`.
+        where: its path or `STDIN`, for messages.
+        file: its name, which names the overlay; by default that in `where`.
+        otherwise: the id of a patch whose name and subject have no words for one.
         python_only: as for `kept`.
 
     Raises:
@@ -134,17 +147,26 @@ def patches(data: bytes, where: str, *, python_only: bool = False) -> list[Carri
         raise Failure(Problem(FAILED, where, str(error))) from error
     if not diffs:
         raise Failure(Problem(FAILED, where, _not_a_diff(data)))
-    file = Path(where).name if where != STDIN and len(diffs) == 1 else ""  # a mailbox has no name of a patch
+    if file is None:
+        file = Path(where).name if where != STDIN else ""
+    file = file if len(diffs) == 1 else ""  # a mailbox has no name of a patch
     for letter, changed in diffs:
         with collecting(problems):
-            found.append(_carried(letter, changed, where, file, python_only=python_only))
+            found.append(patch_of(letter, changed, where, file=file, otherwise=otherwise, python_only=python_only))
     raise_all(problems)
     return found
 
 
-def _carried(letter: Letter, files: Sequence[FileDiff], where: str, file: str, *, python_only: bool) -> Carried:
+def patch_of(
+    letter: Letter, files: Sequence[FileDiff], where: str, *, file: str = "", otherwise: str = "", python_only: bool
+) -> Carried:
+    """Return the patch that a mail has, whose diff changes these files; arguments as for `patches`.
+
+    Raises:
+        Failure: no overlay can have it, or nothing names it.
+    """
     changes, left_out = kept(files, where, python_only=python_only)
-    if not (name := name_of(file, letter.subject)):
+    if not (name := name_of(file, letter.subject) or otherwise):
         hint = "put it into a file that words name, as in `fix-foo.patch`"
         raise Failure(Problem(FAILED, where, "neither its name nor a subject has words for an id", hint=hint))
     subject = letter.subject or name.replace("-", " ").capitalize()
@@ -152,7 +174,7 @@ def _carried(letter: Letter, files: Sequence[FileDiff], where: str, file: str, *
     return Carried(name, subject, letter.description, upstream, base, letter.commit, changes, left_out)
 
 
-def _told_apart(found: Iterable[Carried]) -> Iterator[Carried]:
+def told_apart(found: Iterable[Carried]) -> Iterator[Carried]:
     """Yield patches with an id each: a number is added to one that an earlier patch has."""
     taken = set[str]()
     for one in found:
