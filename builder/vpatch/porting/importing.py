@@ -93,14 +93,38 @@ def of_module(file: Path, path: str, base: PatchBase) -> Imported:
         data = read_regular(file, CODE_BYTES)
     except OSError as error:
         raise Failure(Problem(FAILED, str(file), str(error.strerror or error).lower())) from error
-    before, after = text_of(base, path), decoded(str(file), data)
-    if before is None:
+    if base.read(path) is None:
         raise Failure(Problem(FAILED, path, f"vLLM {base.name} has no such module"))
-    name = name_of("", file.stem.replace("_", " "))
-    one = Carried(name, f"{file.stem.replace('_', ' ').capitalize()} as changed", "", (), None, "", (), ())
-    return _made(
-        [one], (ModuleVersions(path, before, after.replace("\r\n", "\n") if "\r\n" not in before else after),), base
-    )
+    words = file.stem.replace("_", " ")
+    return of_bytes(name_of("", words), f"{words.capitalize()} as changed", {path: data}, base)
+
+
+def of_bytes(
+    name: str,
+    subject: str,
+    changed: Mapping[str, bytes | None],
+    base: PatchBase,
+    left_out: Sequence[str] = (),
+) -> Imported:
+    """Make a patch file of modules that were changed in place.
+
+    Args:
+        name: the id of the overlay.
+        subject: its subject.
+        changed: by module, what it is after the change; None if it is gone.
+        base: the vLLM that they were changed in.
+        left_out: a sentence for each kind of files that are left out.
+
+    Raises:
+        Failure: a module is no text, or no patch file makes the change.
+    """
+    changes = []
+    for path, data in changed.items():
+        before, after = text_of(base, path), None if data is None else decoded(path, data)
+        if before and after and "\r\n" not in before:
+            after = after.replace("\r\n", "\n")
+        changes.append(ModuleVersions(path, before, after))
+    return _made([Carried(name, subject, "", (), None, "", (), tuple(left_out))], tuple(changes), base)
 
 
 def _changed(patches: Iterable[Carried], base: PatchBase) -> tuple[ModuleVersions, ...]:
