@@ -66,7 +66,7 @@ PLAN = (
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.trees"},
+    "git": {"tree.checkout", "matrix.commits", "matrix.trees"},
     "jedi": {"calls.resolve"},
     "parso": {"calls.resolve"},
     "requests": {"net", "release", "image"},

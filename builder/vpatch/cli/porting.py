@@ -17,9 +17,11 @@ from vpatch.cli.output import Report, fitted
 from vpatch.cli.wording import Line, Row, command, counted, table
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.verdict import Verdict
-from vpatch.errors import Failure, Problem, collecting, naming, raise_all
+from vpatch.errors import Failure, Problem, UnknownName, collecting, naming, raise_all
 from vpatch.porting.bases import PatchBase
+from vpatch.porting.diffs import Carried
 from vpatch.porting.importing import Imported
+from vpatch.tree.locate import Tree
 
 
 @dataclass(frozen=True)
@@ -84,53 +86,149 @@ def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
     epilog=examples(
         "import fix.patch",
         "import patches/ --base 0.31.0",
-        "import scheduler.py --as vllm/v1/core/sched/scheduler.py",
         "import - < fix.diff",
+        "import scheduler.py --as vllm/v1/core/sched/scheduler.py",
+        "import --pr 51234",
+        "import --git ~/vllm v0.31.0..my-branch --squash",
+        "import --run 'python \"$OLDPWD/patch_vllm.py\"'",
+        "import --base vllm-0.31.0/ --run 'sed -i s/30/60/ vllm/envs.py'",
     ),
 )
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("sources", metavar="[SOURCE]...", nargs=-1)
 @reported
 @click.option("--base", "named", metavar="V", help="The vLLM that it is for: a release, or a folder with one.")
 @click.option("--as", "module", metavar="PATH", help="SOURCE is a whole module, which vLLM has at this path.")
+@click.option(
+    "--pr",
+    "pull",
+    metavar="N",
+    type=click.IntRange(1, 10**9),
+    help="Fetch pull request N of vLLM. VPATCH_PULLS is another address in place of "
+    "https://github.com/vllm-project/vllm/pull.",
+)
+@click.option(
+    "--git",
+    "repository",
+    metavar="REPO",
+    type=PathType(),
+    help="SOURCE is a range of commits, A..B, of the repository in this folder.",
+)
+@click.option("--run", "script", metavar="COMMAND", help="EXECUTE this shell command in a copy of vLLM.")
 @click.option("--squash", is_flag=True, help="Make one patch file of all patches, such as the commits of a branch.")
 @click.option("--python-only", is_flag=True, help="Leave out what is no Python, if no Python of the patch needs it.")
 @click.option(
     "-o", "folder", metavar="DIR", type=PathType(), default="patches", show_default=True, help="Where to write."
 )
 @force_option
-def import_command(
-    sources: tuple[str, ...],
-    named: str | None,
-    module: str | None,
-    folder: Path,
-    *,
-    squash: bool,
-    python_only: bool,
-    force: bool,
-) -> Report:
-    """Make patch files of diffs and mails, or of a module that you changed.
+def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **given: Any) -> Report:
+    """Make patch files of diffs, mails, commits, a pull request, a changed module, or what a command changes.
 
     SOURCE is a unified diff, a mail of `git format-patch`, a folder of these (in the order of its `series`, if it has
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
     vLLM or the newest release that all of its hunks fit.
 
+    --pr makes one patch file of all commits of a pull request.
+
+    --git makes a patch file of each commit of a line of history. Its base is the commit where B leaves A; no release
+    is needed. The newest tag gives the version; --base V names another.
+
+    --run EXECUTES the command, by `sh -c`, with your rights. Its current folder is a copy of the installed vLLM, or of
+    that in the folder --base: the modules, files of up to 1 MiB, and the dist-info, without native code. The copy is
+    VLLM_SITE_PACKAGES, and first in PYTHONPATH. OLDPWD is your folder. A script with a fixed path would change the
+    vLLM at that path.
+
     A patch file is written only if vpatch has proven on the base that it makes the same program as the patch, that a
     second run changes nothing, that the patch's own result is recognized as merged, and that revert restores each byte.
     """
-    from vpatch.porting.importing import imported, of_module
+    unwinding()
+    asked = Asked(sources, **given)
+    asked.check()
+    return _written(_made(asked), folder, force=force)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to import; the options have the names of the command's.
+
+    Attributes:
+        sources: the arguments.
+        named: the base.
+        module: where vLLM has the one source.
+        pull: the number of a pull request.
+        repository: the folder of a repository, of which the one source is a range.
+        script: a command to run.
+        squash: whether to make one patch file of all.
+        python_only: whether to leave out other files.
+    """
+
+    sources: tuple[str, ...]
+    named: str | None
+    module: str | None
+    pull: int | None
+    repository: Path | None
+    script: str | None
+    squash: bool
+    python_only: bool
+
+    def check(self) -> None:
+        """Raise UsageError if arguments and options do not go together."""
+        ways = {"--as": self.module, "--pr": self.pull, "--git": self.repository, "--run": self.script}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise click.UsageError(f"{given[0]} and {given[1]} are two sources: give one")
+        way = given[0] if given else ""
+        if way in ("--pr", "--run") and self.sources:
+            raise click.UsageError(f"{way} takes no SOURCE")
+        if way == "--as" and (len(self.sources) != 1 or self.sources[0] == "-"):
+            raise click.UsageError("--as takes one file as SOURCE")
+        if way == "--git" and len(self.sources) != 1:
+            raise click.UsageError("--git takes one range as SOURCE, such as v0.31.0..my-branch")
+        if not way and not self.sources:
+            raise click.UsageError("Missing argument 'SOURCE...'.")
+
+
+def _made(asked: Asked) -> Sequence[Imported]:
+    """Make the patch files, by the way that the options name."""
+    from vpatch.porting.commits import of_commits
+    from vpatch.porting.importing import of_module
+    from vpatch.porting.pulls import pulled
+    from vpatch.porting.running import of_command
     from vpatch.porting.sources import carried
 
-    unwinding()
-    if module:
-        if len(sources) > 1 or sources[0] == "-":
-            raise click.UsageError("--as takes one file as SOURCE")
-        return _written([of_module(Path(sources[0]), module, _base(named, [module]))], folder, force=force)
-    found = carried(sources, sys.stdin.buffer, python_only=python_only)
+    narrow = asked.python_only
+    if asked.module is not None:
+        return [of_module(Path(asked.sources[0]), asked.module, _base(asked.named, [asked.module]))]
+    if asked.script is not None:
+        return [of_command(asked.script, _tree(asked.named), python_only=narrow)]
+    if asked.repository is not None:
+        where, span = str(asked.repository), asked.sources[0]
+        return of_commits(where, span, asked.named, squash=asked.squash, python_only=narrow)
+    if asked.pull is not None:
+        return _of_patches(pulled(asked.pull, python_only=narrow), asked.named, squash=True)
+    return _of_patches(carried(asked.sources, sys.stdin.buffer, python_only=narrow), asked.named, squash=asked.squash)
+
+
+def _of_patches(found: Sequence[Carried], named: str | None, *, squash: bool) -> Sequence[Imported]:
+    from vpatch.porting.importing import imported
+
     patches = [one for one in found if one.changes]
     files = sorted({change.path for one in patches for change in one.changes})
     name = named or patches[0].base
     base = _base(name, files) if name else None
-    return _written(imported(patches, base, lambda: _candidates(files), squash=squash), folder, force=force)
+    return imported(patches, base, lambda: _candidates(files), squash=squash)
+
+
+def _tree(named: str | None) -> Tree:
+    """Return the vLLM of which a command gets a copy."""
+    from vpatch.tree.environment import current
+    from vpatch.tree.locate import locate
+
+    if named is None:
+        return current().tree
+    if not Path(named).exists():
+        hint = f"{command('fetch', named, f'vllm-{named}')} makes one" if named[:1].isdigit() else ""
+        raise UnknownName(Problem("no vllm", named, "--run needs a folder as --base", hint=hint))
+    return locate(Path(named))
 
 
 def _base(name: str | None, files: Sequence[str]) -> PatchBase:
