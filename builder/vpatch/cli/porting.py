@@ -121,7 +121,9 @@ def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
 )
 @force_option
 def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **given: Any) -> Report:
-    """Make patch files of diffs, mails, commits, a pull request, a changed module, or what a command changes.
+    """Make patch files of diffs, mails, commits or a pull request.
+
+    --as takes a module that you changed, and --run the changes that a patcher of your own makes.
 
     SOURCE is a unified diff, a mail of `git format-patch`, a folder of these (in the order of its `series`, if it has
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
