@@ -112,6 +112,23 @@ def test_the_base_is_the_installed_vllm_if_the_patch_fits_it(
     assert made.json["patches"][0]["states"][0]["state"] == "pending"
 
 
+def test_a_base_that_vpatch_patched_is_what_it_was_before(
+    here: Path, pristine: Trees, tree: Path, vpatch: Program
+) -> None:
+    file = "vllm/engine/arg_utils.py"
+    before = text_of(pristine("0.20.2"), file)
+    assert vpatch("apply", tree, "--overlay", "turboquant-hybrid").code == 0
+    assert text_of(tree, file) != before
+    (here / "fix.diff").write_text(
+        diff(before, before.replace("import argparse\n", "import argparse\nLAYERS = 61\n", 1), file)
+    )
+
+    made = vpatch("import", "fix.diff", "--base", tree)
+
+    assert made.code == 0, made.err
+    assert text_of(tree, file) != before
+
+
 BAD: dict[str, tuple[Callable[[str], tuple[str, str]], str]] = {
     "reversed": (lambda text: (text.replace(*ADDED, 1), text), "has the change already, or the diff is reversed"),
     "another base": (

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vpatch.api import open_tree
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem
 from vpatch.porting.diffs import Carried
@@ -43,7 +44,7 @@ def base_named(name: str, files: Sequence[str]) -> PatchBase:
 
 
 def base_in(tree: Tree) -> PatchBase:
-    """Return the vLLM in a tree.
+    """Return the vLLM in a tree, as it was before vpatch.
 
     Raises:
         Failure: it is of unknown version, as a source checkout is.
@@ -51,7 +52,12 @@ def base_in(tree: Tree) -> PatchBase:
     if tree.version is None:
         hint = "`--base V` names the release that it is closest to"
         raise Failure(Problem(FAILED, str(tree.root), "its version is not known", hint=hint))
-    return PatchBase(tree.version, f"{tree.version} in {tree.root}", Reads(tree).read)
+    seen, originals = Reads(tree), open_tree(tree).originals
+
+    def read(path: str) -> bytes | None:
+        return originals[path] if path in originals else seen.read(path)
+
+    return PatchBase(tree.version, f"{tree.version} in {tree.root}", read)
 
 
 def base_of(version: str, files: Sequence[str]) -> PatchBase:

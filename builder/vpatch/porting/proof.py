@@ -14,6 +14,7 @@ from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of
 from vpatch.core.verdict import State
+from vpatch.errors import Failure
 from vpatch.porting.hunks import Unsayable, hunks_between
 from vpatch.porting.program import difference
 
@@ -78,18 +79,20 @@ def _added(text: str) -> str:
 def _proven(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
     try:
         return _checked(name, patch, changes, read)
-    except RuntimeError as error:  # the result is not what the engine makes again
+    except (RuntimeError, Failure) as error:  # the result is not what the engine makes again, or an edit fails
         raise Unproven(str(error)) from error
 
 
 def _checked(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
     item = _item(name, patch)
-    made = Engine([item]).plan(read)
+    engine = Engine([item])  # one for all steps: it parses equal bytes once
+    made = engine.plan(read)
     # What the check of inserted code says of the base, the author accepted when he ran it there.
     if made.problems:
         patch = replace(patch, head={**patch.head, "Accepted": "\n".join(one.remark for one in made.problems)})
         item = _item(name, patch)
-        made = Engine([item]).plan(read)
+        engine = Engine([item])
+        made = engine.plan(read)
     if made.problems:
         raise Unproven(f"on the base it is {made.before[0].state}: {made.problems[0].where}: {made.problems[0].cause}")
     if made.before[0].state is not State.PENDING:
@@ -99,26 +102,25 @@ def _checked(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], r
         found = nesting.decode(text)[0] if text else before
         if odd := difference(found, wanted, before):
             raise Unproven(f"{change.path}: the patch file makes another program of it: {odd}")
-    again = Engine([item]).plan(lambda file: made.files[file] if file in made.files else read(file))
+    again = engine.plan(lambda file: made.files[file] if file in made.files else read(file))
     if again.problems or again.files or again.before[0].state is not State.APPLIED:
         raise Unproven(f"once applied, it is {again.before[0].state}: {again.before[0].because}")
-    if kept := _not_reverted(item, read):
+    if kept := _not_reverted(item, engine, read):
         raise Unproven(f"revert would leave {kept} changed")
     after = {change.path: (change.after or "").encode() for change in changes}
-    (verdict,) = Engine([item]).status(lambda file: after[file] if file in after else read(file))
+    (verdict,) = engine.status(lambda file: after[file] if file in after else read(file))
     if verdict.state is not State.MERGED:
         raise Unproven(f"where the change is made already, it is {verdict.state}: {verdict.because}")
     return patch
 
 
-def _not_reverted(item: Catalogued, read: Read) -> str:
+def _not_reverted(item: Catalogued, engine: Engine, read: Read) -> str:
     """Apply a patch to a copy of what it reads, and revert it; return a file that is not as before, "" if none."""
     from vpatch.tree.apply import apply, revert
     from vpatch.tree.locate import tree_at
     from vpatch.tree.write_plan import SitePackages
 
     seen: dict[str, bytes | None] = {}
-    engine = Engine([item])
     engine.plan(lambda file: seen.setdefault(file, read(file)))
     with TemporaryDirectory() as folder:
         root = Path(folder)
