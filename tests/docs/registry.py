@@ -46,6 +46,19 @@ END
 """
 PATCH = "tests/third_party/vpatch_machine_names/i586-machines.vpatch"
 PATCHES = f"mkdir patches\ncat > patches/i586-machines.vpatch <<'END'\n{(ROOT / PATCH).read_text()}END\n"
+CARRIED = sorted((ROOT / "tests/docs/carried").iterdir())
+FIXES = "mkdir fixes\n" + "".join(f"cat > fixes/{one.name} <<'END'\n{one.read_text()}END\n" for one in CARRIED)
+SITE = f".venv/lib/python{VERSION}/site-packages"
+HIDDEN = r"""    if module_name in os.environ.get("HIDDEN_MODULES", "").split(","):\n        return False\n"""
+CHANGES = rf"""sed 's/for func in plugins.values():/for name, func in plugins.items():/
+s/^        func()/        logger.info("Running the plugin %s", name)\n&/' {SITE}/vllm/plugins/__init__.py > plugins.py
+cat > editor <<'END'
+#!/bin/sh
+sed -i '/^def _has_module/,/^    try:/ s/^    try:/{HIDDEN}&/' "$1"
+END
+chmod +x editor
+export EDITOR=./editor
+"""
 CONFIG = "vllm.model_executor.layers.quantization.turboquant.config"
 OTHER_CODE = """uv pip install --quiet --link-mode copy --target nightly vllm==0.26.0
 sed -i 's/\\bexisting\\b/present/g' nightly/vllm/engine/arg_utils.py
@@ -94,8 +107,9 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         {"vpatch[fetch] @": "vpatch[matrix] @", "--vllm 0.33.0": "--vllm 0.26.0"},  # the index has no 0.33.0
     ),
     "docs/index.md": Recipe(ENVIRONMENT + VLLM),
-    "docs/kubernetes.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
+    "docs/kubernetes.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}{PATCHES}"),
     "docs/matrix.md": Recipe(replace={"--vllm 0.33.0": "--vllm 0.26.0", "--vllm 0.34.0": "--vllm 0.26.0"}),
+    "docs/patching-already.md": Recipe(f"{ENVIRONMENT}{EXTRAS.replace('[', '[import,')}{VLLM}{FIXES}{CHANGES}", PYTHON),
     "docs/plan.md": Recipe(
         CHECKPOINT,
         {"--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
@@ -108,7 +122,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/model-publisher.md": Recipe(AUTHOR + ENVIRONMENT + EXTRAS),
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
-    "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}),
+    "docs/recipes/uv.md": Recipe(f"{PROJECT}{PATCHES}uv sync --quiet\n", {"vllm serve": "echo serve"}),
     "docs/run.md": Recipe(
         f"{ENVIRONMENT}{EXTRAS}{VLLM}",
         {
@@ -145,12 +159,13 @@ docker push --quiet $REGISTRY/vllm/vllm-openai:v0.20.2
             "vpatch test me/vllm:v0.20.2 --gpus\n": "\n",  # there is no GPU
         },
     ),
-    "docs/recipes/compose.md": Recipe(),
+    "docs/recipes/compose.md": Recipe(PATCHES),
     "docs/recipes/dockerfile.md": Recipe(
+        FIXES,
         replace={
             "FROM vllm/vllm-openai:v0.20.2": f"FROM {LIKE_THE_BASE}",
             ADDRESS: "vpatch",  # a wheel in the stand-in, which has no git
-        }
+        },
     ),
 }
 
