@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,10 @@ def like_the_base(client: docker.DockerClient, base: str, tmp_path_factory: pyte
 
 @pytest.mark.usefixtures("like_the_base")
 def test_a_layer_in_a_dockerfile(at_the_engine: Machine, client: docker.DockerClient, tmp_path: Path) -> None:
-    """Nothing but vLLM's files is in the layer, and it is larger than that of `vpatch build` by the originals."""
+    """Nothing but vLLM's files is in the layer, and it is larger than that of `vpatch build` by the originals.
+
+    In place of `git apply`, the layer has the modules of the diffs, with marks, and those of no other overlay.
+    """
     page = "docs/recipes/dockerfile.md"
     run(page, IN_AN_ENGINE[page], tmp_path / "recipe", at_the_engine)
 
@@ -73,6 +77,14 @@ def test_a_layer_in_a_dockerfile(at_the_engine: Machine, client: docker.DockerCl
     assert all(path.startswith(f"{SITE}/vllm") for path in theirs)
     assert all("dist-info/vpatch/" in path for path in theirs.keys() - ours.keys())
     assert ours.keys() - theirs.keys() == {f"{SITE}/vllm-0.20.2.dist-info/vpatch-image.json"}
+    carried = last_layer(client, "me/vllm:fixes")
+    assert all(path.startswith(f"{SITE}/vllm") for path, data in carried.items() if data is not None)
+    marks = {path: {*re.findall(rb"# vpatch: ([\w-]+)", data)} for path, data in carried.items() if data}
+    assert {path.removeprefix(f"{SITE}/vllm/"): found for path, found in marks.items() if found} == {
+        "config/cache.py": {b"compile-cache"},
+        "config/scheduler.py": {b"warn-sync-scheduler"},
+        "utils/import_utils.py": {b"hide-modules"},
+    }
     assert 1.8 < sum(theirs.values()) / sum(ours.values()) < 2.2, "about half the size"
 
 
