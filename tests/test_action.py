@@ -80,6 +80,20 @@ def test_a_tree_and_overlays_can_be_named(venv: Path, inputs: dict[str, str], ap
     assert (ran.code, {states(ran)[name] for name in applied}) == (0, {"applied"}), ran.err
 
 
+@pytest.mark.parametrize("folder", ["patches", deep("my patches"), deep("vpatch.toml")])
+def test_patches_of_the_repository(venv: Path, folder: str) -> None:
+    """From the input, with a name of two words, or from the project's file, beside which the step runs."""
+    name, inputs = "i586-machines", {"patches": f"{folder}\n"}
+    if folder == "vpatch.toml":
+        (venv.parent / folder).write_text(f'patches = ["own"]\noverlays = ["{name}"]\n')
+        folder, inputs = "own", {}
+    (venv.parent / folder).mkdir()
+    shutil.copy(ROOT / f"tests/third_party/vpatch_machine_names/{name}.vpatch", venv.parent / folder)
+    ran = acted(venv, overlays=name if inputs else "", **inputs)
+
+    assert (ran.code, ran.err, states(ran)) == (0, "", {name: "applied"})
+
+
 def commands(text: str) -> list[str]:
     """Return the lines that the runner would obey: its `ActionCommand` trims them first."""
     lines = (line.strip() for line in text.splitlines())
@@ -125,9 +139,10 @@ def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
         ("check", "yes", "check: 'yes' is neither true nor false\n"),
         ("overlays", "no-such", "no-such"),
         ("tree", "--help", "--help: no such folder\n"),
+        ("patches", "nowhere", "nowhere"),
         deep("python", "/nothing", "/nothing"),
         *((name, HOSTILE, "$(touch") for name in ("check", "tree")),
-        *(deep(name, HOSTILE, "$(touch") for name in ("overlays", "with", "python")),
+        *(deep(name, HOSTILE, "$(touch") for name in ("overlays", "with", "patches", "python")),
     ],
 )
 def test_bad_inputs(venv: Path, name: str, value: str, says: str) -> None:
