@@ -58,6 +58,14 @@ sed -i '/^def _has_module/,/^    try:/ s/^    try:/{HIDDEN}&/' "$1"
 END
 chmod +x editor
 export EDITOR=./editor
+git init --quiet fork
+cp -r {SITE}/vllm fork
+commit() {{ git -C fork add . && git -C fork -c user.name=test -c user.email=test@example.org commit --quiet -m "$1"; }}
+commit "vLLM 0.20.2"
+git -C fork tag v0.20.2
+git -C fork checkout --quiet -b our-branch
+cp plugins.py fork/vllm/plugins/__init__.py
+commit "Name the plugin that runs"
 """
 CONFIG = "vllm.model_executor.layers.quantization.turboquant.config"
 OTHER_CODE = """uv pip install --quiet --link-mode copy --target nightly vllm==0.26.0
