@@ -283,5 +283,6 @@ def _states(made: Imported) -> Mapping[str, Verdict]:
     states = {}
     with suppress(Failure):  # without an index there are fewer
         for base in chain(_installed(), releases(files, held=True)):
-            states[base.name] = made.verdict(base)
+            with suppress(Failure):  # it may read more of a release than the cache has
+                states[base.name] = made.verdict(base)
     return states
