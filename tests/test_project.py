@@ -256,6 +256,7 @@ def test_a_project_is_applied_and_reverted(vpatch: Program, repo: Path, linked: 
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
+@pytest.mark.deep
 def test_suggested_commands_find_the_same_patches(vpatch: Program, repo: Path, linked: Trees) -> None:
     tree = linked("0.20.2")
     words = ("--patches", "patches", "--no-project", "--without", HYBRID)
@@ -268,6 +269,7 @@ def test_suggested_commands_find_the_same_patches(vpatch: Program, repo: Path, l
     assert said.endswith(f"Undo with `vpatch revert {tree}`.\n")
 
 
+@pytest.mark.deep
 def test_a_run_sees_the_bytes(process: Process, repo: Path, slim: Trees, tmp_path: Path) -> None:
     """A plan is remembered by them; the manifest has the hash; nothing is read of the folder later."""
     put(repo, {"vpatch.toml": f'{TOML}overlays = ["{ID}"]\n'})
@@ -289,6 +291,7 @@ print(open(f"{{top}}/{INTERFACE}").read(), json.load(open(f"{{top}}/vpatch.json"
     assert (ran.code, ran.err.splitlines()[-1]) == (1, "Nothing was started.")
 
 
+@pytest.mark.deep
 def test_a_matrix_sees_the_bytes(process: Process, repo: Path, slim: Trees, tmp_path: Path) -> None:
     """Its workers have the patches, and its verdicts are remembered by their bytes."""
     words = ("matrix", "--tree", slim("0.20.2"), "--overlay", ID, "--patches", "patches", "--json")

@@ -16,6 +16,7 @@ from vpatch.porting.program import difference
 from tests.conftest import Program, contents_of, untouched
 from tests.porting.installed import HAND, LEFT, copied, edit, prioritized
 from tests.releases import tiered, tree_of
+from tests.tiers import deep
 
 RELEASES = tiered(("0.20.2", "0.26.0", "0.33.0"), ("0.20.2",))
 LESS = ("if src_level > tgt_level:", "if src_level >= tgt_level:")
@@ -112,7 +113,7 @@ def proven(vpatch: Program, file: Path, tree: Path, release: str, scratch: Path)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("means", [by_script, by_sed, by_copy, by_hand, as_a_fork])
+@pytest.mark.parametrize("means", [deep(by_script), deep(by_sed), by_copy, by_hand, as_a_fork])
 def test_what_was_done(vpatch: Program, tmp_path: Path, release: str, means: Callable[[Path, str], None]) -> None:
     tree = copied(release, tmp_path / "tree")
     means(tree, release)

@@ -19,6 +19,7 @@ from tests.conftest import Program, Trees, unchanged, untouched
 from tests.failures import problem_of
 from tests.hybrid import INTERFACE
 from tests.test_project import COPY, ID, MARKED, OTHER, PATCH
+from tests.tiers import deep
 from tests.tree.conftest import NOBODY, another_user
 
 OLD, NEW = '"i586",', '"geode",'
@@ -55,6 +56,7 @@ def test_it_is_kept_and_listed(applied: Path) -> None:
     assert written_to(applied)["patches"] == {ID: sha256(PATCH.encode()), "stripped": sha256(OTHER.encode())}
 
 
+@pytest.mark.deep
 def test_without_the_folder(vpatch: Program, applied: Path, slim: Trees) -> None:
     with untouched(applied):
         assert states(vpatch, applied) | {ID: "applied", "stripped": "applied"} == states(vpatch, applied)
@@ -98,7 +100,7 @@ CHANGES: dict[str, tuple[Callable[[str], str], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["another edit", deep("another head")])
 def test_the_folder_has_other_bytes(vpatch: Program, applied: Path, tmp_path: Path, slim: Trees, change: str) -> None:
     """Those judge, and `apply` replaces what the others made."""
     make, state, outcome = CHANGES[change]
@@ -120,7 +122,7 @@ def test_the_folder_has_other_bytes(vpatch: Program, applied: Path, tmp_path: Pa
     pristine(applied, slim)
 
 
-@pytest.mark.parametrize("damage", [b"", b"Format: 9\n", b"\xff", PATCH.encode()[:-1]])
+@pytest.mark.parametrize("damage", [deep(b""), deep(b"Format: 9\n"), b"\xff", deep(PATCH.encode()[:-1])])
 def test_a_damaged_copy(vpatch: Program, applied: Path, slim: Trees, damage: bytes) -> None:
     """It is one that nobody has; RECORD tells that it is another, and `revert` works."""
     (applied / COPY).unlink()
