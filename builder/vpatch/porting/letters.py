@@ -14,7 +14,8 @@ from email.parser import HeaderParser
 
 # git's own date is always the same; another program's is a time and a year.
 _BEGIN = re.compile(
-    rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$|(?:\A|(?<=\n\n))From \S+ [^\n]*\d\d:\d\d(?::\d\d)? [^\n]*\d{4}$",
+    rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$"
+    rb"|(?:\A|(?<=\n\n))From \S++ +\w{3} \w{3} +\d{1,2} \d\d:\d\d(?::\d\d)? [^\n]*\d{4}$",
     re.MULTILINE,
 )
 _HEAD = re.compile(rb"(?:From [^\n]*\n)?((?:[A-Za-z][\w-]*:[^\n]*\n(?:[ \t][^\n]*\n)*)+)(?=\n|---|diff |Index: |\Z)")
@@ -22,10 +23,11 @@ _FIELDS = frozenset({"from", "subject", "description", "origin", "forwarded", "b
 _DIFF = re.compile(
     r"^(?:diff -|Index: |@@ |Only in .*: |Binary files? .* differ$|(?:---|\*\*\*) .*\n(?:\+\+\+|---) )", re.MULTILINE
 )
-_PREFIX = re.compile(r"(?i)(?:\s*(?:re|fwd?):|\s*\[[^\]]*patch[^\]]*\])*\s*")
+_PREFIX = re.compile(r"(?i)\A(?:\s*(?:re|fwd?):|\s*\[(?:(?!patch)[^\]])*+patch[^\]]*+\])*+\s*")
 _TRAILER = re.compile(r"(?i)(?:[a-z]+(?:-[a-z]+)*-by|cc|change-id|from):\s.*|-{3,}\s*")
-_NUMBER = re.compile(r"\A(?:v\d+-)?\d{1,4}[-_.]+(?=.*[^\W\d_])", re.DOTALL)  # of a series, before words
+_NUMBER = re.compile(r"\A(?:v\d+-)?\d{1,4}[-_.]++(?=.*[^\W\d_])", re.DOTALL)  # of a series, before words
 _PULL = re.compile(r"(?i)\Apr[-_]?(\d{3,6})(?:[-_.]+|$)")
+_KINDS = ("patch", "diff", "mbox", "eml", "txt")
 _DOWNLOADED = re.compile(r"[1-9]\d{4,5}")  # a pull request of vLLM's, whose diff has this name at GitHub
 _LONGEST = 60  # characters of an id
 _SUBJECT = 2000  # characters; `_PREFIX` takes the square of it for some
@@ -92,9 +94,10 @@ def letter_of(data: bytes, above: int = 0) -> Letter:
     description = re.split(r"(?m)^---\s*$", prose, maxsplit=1)[0]
     # DEP-3 folds a field by a space, and writes an empty line as a dot.
     title, _, more = re.sub(r"(?m)^ \.$|^ ", "", _decoded(fields["Description"] or "")).partition("\n")
+    subject = _decoded((fields["Subject"] or "")[:_SUBJECT])
     commit = re.match(rb"From ([0-9a-f]{40}) ", data)
     return Letter(
-        " ".join(_PREFIX.sub("", _decoded((fields["Subject"] or "")[:_SUBJECT]), count=1).split()) or title.strip(),
+        " ".join(_PREFIX.sub("", subject).split()) or title.strip(),
         _without_trailers(more if fields["Description"] else description),
         commit[1].decode() if commit else "",
         f"{head}\n{prose}",
@@ -118,7 +121,9 @@ def text_of(data: bytes, above: int = 0) -> str:
 
 def name_of(file: str, subject: str) -> str:
     """Return an id for an overlay by the name of a file, or else by a subject; "" if neither has words for one."""
-    stem = re.sub(r"(?i)(?:\.(?:patch|diff|mbox|eml|txt))+$", "", file)
+    stem = file
+    while (parts := stem.rpartition("."))[2].lower() in _KINDS and parts[1]:
+        stem = parts[0]
     if _DOWNLOADED.fullmatch(stem):
         stem = "" if subject else f"pr{stem}"
     stem = _NUMBER.sub("", stem)

@@ -87,7 +87,7 @@ def _variables(rows: Sequence[ast.stmt]) -> set[str]:
 
 # Among entries, `...` needs a comma, and in a dict it is spelled as Python can read it.
 _GAPS = (None, r"\1...,", r"\1**...,")
-_GAP = re.compile(r"([ \t]*+)\.\.\.,?")
+_GAP = re.compile(r"\A([ \t]*+)\.\.\.,?")
 
 
 def _entry_gaps(code: str) -> Iterator[int]:
