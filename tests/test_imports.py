@@ -49,7 +49,8 @@ CORE = (
     ("landing.fit",),
     ("edits", "predicates", "landing.check", "landing"),
     ("judge", "patch_file"),
-    ("authoring", "engine", "catalogue"),
+    ("authoring", "engine", "shapes"),
+    ("catalogue",),
 )
 
 # And inside `plan`.
@@ -83,12 +84,13 @@ EXTRAS = {
     "huggingface_hub": {"plan.models"},
     "ruamel": {"plan.commands"},
     "unidiff": {"porting.diffs"},
+    "merge3": {"porting.merging"},
 }
 OUTSIDE = {
     *("click", "fcntl", "glob", "http", "mmap", "os", "pathlib", "requests", "rich", "shutil", "socket", "subprocess"),
     *("sys", "tempfile", "urllib", "urllib3"),
 }
-LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst", "unidiff"}
+LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst", "merge3", "unidiff"}
 
 
 def modules(top: Path) -> dict[str, Path]:

@@ -25,6 +25,7 @@ from vpatch.core import sources
 from vpatch.core.calls import file_of
 from vpatch.core.catalogue import Selection
 from vpatch.core.patch_file import SUFFIX
+from vpatch.core.shapes import families, joined
 from vpatch.core.sources import PatchBytes, Sources
 from vpatch.errors import Failure, Problem, UnknownName, closest, collecting, naming, raise_all
 from vpatch.foreign import CODE_BYTES, TOML_BYTES, parse_toml, read_regular
@@ -189,8 +190,8 @@ def _patch_files(place: Path, key: str = "") -> list[Path]:
             raise Failure(Problem("no patch file", where, f"{what}its name does not end with {SUFFIX}"))
         return [place]
     with naming("cannot read", shown):
-        found = sorted(one for one in place.iterdir() if one.name.endswith(SUFFIX))
-    if not (files := [one for one in found if not one.name.startswith((".", "_"))]):
+        names = [one.name for one in place.iterdir()]
+    if not (files := [place / name for name in families(names)]):
         raise Failure(Problem("no patch files", where, f"{what}no *{SUFFIX} is in it"))
     return files
 
@@ -198,7 +199,11 @@ def _patch_files(place: Path, key: str = "") -> list[Path]:
 def _read(path: Path) -> PatchBytes:
     shown = _short(path)
     with naming("cannot read", shown):
-        data = read_regular(path)
+        try:
+            more = families(one.name for one in path.parent.iterdir()).get(path.name, ())
+            data = joined(path.name, more, lambda name: read_regular(path.parent / name))
+        except ValueError as error:
+            raise Failure(Problem("cannot read", shown, str(error))) from error
         try:
             recorded = read_regular(file_of(str(path)), CODE_BYTES)
         except FileNotFoundError:

@@ -6,6 +6,7 @@ Sources: https://reproducible-builds.org/specs/source-date-epoch/ and the XDG Ba
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def source_date_epoch() -> int | None:
 def rfc3339(seconds: int | None = None) -> str:
     """Return a time (default: now) as RFC 3339 has it, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def user_name() -> str:
+    """Return the name of the user who runs vpatch; without one, the number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def cache_folder(otherwise: str = "or use --no-cache") -> Path:

@@ -26,7 +26,15 @@ from tests.hybrid import CHANGED, HYBRID, ONLY, WRITTEN
 COMMANDS = (
     *("fetch", "status", "diff", "apply", "revert", "verify", "ps", "doctor", "list", "show", "new", "matrix", "cache"),
 )
-OTHERS = ("plan", "build", "test", "inspect", "tag", "capture")  # see tests/plan, tests/image and tests/porting
+OTHERS = (
+    "plan",
+    "build",
+    "test",
+    "inspect",
+    "tag",
+    "capture",
+    "rebase",
+)  # see tests/plan, tests/image and tests/porting
 RUN = "run"  # its output is that of another command, so it has no --json: see test_run.py
 
 STATES = {str(state) for state in State}

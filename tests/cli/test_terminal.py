@@ -88,7 +88,7 @@ def test_bash_completes() -> None:
     completed = {
         "vpatch ": (
             "status diff apply revert verify run ps doctor plan matrix fetch cache build test inspect tag "
-            "list show new import capture"
+            "list show new import capture rebase"
         ),
         "vpatch show turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",

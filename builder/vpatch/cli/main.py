@@ -28,7 +28,14 @@ _GROUPS = {
     },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "cache"},
     "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
-    "Overlays": {"list": "overlays", "show": "show", "new": "overlays", "import": "porting", "capture": "capture"},
+    "Overlays": {
+        "list": "overlays",
+        "show": "show",
+        "new": "overlays",
+        "import": "porting",
+        "capture": "capture",
+        "rebase": "rebase",
+    },
 }
 _COMMANDS = {name: module for commands in _GROUPS.values() for name, module in commands.items()}
 

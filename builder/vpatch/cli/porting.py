@@ -48,7 +48,7 @@ class ImportReport(Report):
                 "base": one.made.base.version,
                 "files": [change.path for change in one.made.patch.changes],
                 "remarks": [*one.made.remarks],
-                "accepted": [*one.made.accepted],
+                "accepted": [*one.made.patch.accepted],
                 "states": [
                     {"vllm": name, "state": found.state, "because": found.because} for name, found in one.states.items()
                 ],
@@ -62,7 +62,7 @@ class ImportReport(Report):
         for one in self.written:
             yield from fitted([f"{one.path}  {_size(one.made.patch)}, for {one.made.base.version}"], width)
             yield from fitted([f"  {remark}" for remark in one.made.remarks], width)
-            yield from fitted([f"  accepted on its base: {remark}" for remark in one.made.accepted], width)
+            yield from fitted([f"  accepted on its base: {remark}" for remark in one.made.patch.accepted], width)
             yield from table([*_rows(one.states)], width)
 
 

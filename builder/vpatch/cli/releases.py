@@ -160,7 +160,8 @@ def matrix_command(
     for line in (*notes, report.work):
         tell(line)
     if bounds:
-        return upgrade_report(matrix.rows, *bounds)
+        patches = {item.id for item in overlays if item.patch is not None and item.point is None}
+        return upgrade_report(matrix.rows, *bounds, patches)
     if before is None:
         return replace(report, problems=matrix.problems)
     if not (found := changes(before, matrix)):

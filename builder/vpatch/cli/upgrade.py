@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vpatch.cli.options import source_words
 from vpatch.cli.output import Report
 from vpatch.cli.wording import Line, command, counted, listed, table
 from vpatch.errors import Problem
@@ -30,8 +31,15 @@ class UpgradeReport(Report):
         yield from table([(f"  {one.overlay}", one.prospect, one.because) for one in self.found], width)
 
 
-def upgrade_report(rows: Sequence[Row], start: str, end: str) -> Report:
-    """Compare the rows of two vLLMs."""
+def upgrade_report(rows: Sequence[Row], start: str, end: str, patches: Collection[str] = ()) -> Report:
+    """Compare the rows of two vLLMs.
+
+    Args:
+        rows: the rows.
+        start: the vLLM before.
+        end: the vLLM after.
+        patches: the ids of the overlays that are the user's patch files.
+    """
     before, after = (
         next(row for row in rows if parsed_version(row.name) == parsed_version(name)) for name in (start, end)
     )
@@ -41,7 +49,10 @@ def upgrade_report(rows: Sequence[Row], start: str, end: str) -> Report:
     merged = [one.overlay for one in found if one.prospect is Prospect.MERGED and one.before is not one.after]
     said = [f"Merged upstream, so drop: {listed(merged)}."] if merged else []
     if drifting:
-        said.append(f"What drifts: {command('show', drifting[0].overlay, '--vllm', end)}.")
+        first = next((one.overlay for one in drifting if one.overlay in patches), "")
+        rebase = command("rebase", first, "--onto", end, *source_words())
+        show = command("show", drifting[0].overlay, "--vllm", end)
+        said.append(f"To adapt {first}: {rebase}." if first else f"What drifts: {show}.")
     drifts = [Problem(one.prospect, f"{end}: {one.overlay}", one.because) for one in drifting]
     outcome = " ".join(said) or f"Nothing to do for {counted(len(found), 'overlay')}."
     return UpgradeReport(start=start, end=end, found=found, problems=unread or drifts, outcome=outcome)

@@ -9,7 +9,7 @@ see `vpatch.core.patch_file`; its id is its name.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -19,7 +19,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vpatch.core import calls, patch_file, sources
+from vpatch.core import calls, patch_file, shapes, sources
 from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.patch_file import SUFFIX
@@ -126,8 +126,7 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
         if hasattr(root, "__path__"):
             modules = pkgutil.iter_modules(root.__path__)
             names = [f"{names[0]}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
-            there = (file for file in resources(root).iterdir() if file.name.endswith(SUFFIX))
-            patches = sorted((file for file in there if not file.name.startswith((".", "_"))), key=str)
+            patches = list(shapes.families(file.name for file in resources(root).iterdir()).items())
     except BaseException as error:
         problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
         return []
@@ -138,10 +137,11 @@ def _imported(point: EntryPoint, problems: list[Problem], note: Note = lambda _:
             found.append(_of_module(import_module(name), point))
         except BaseException as error:
             problems.append(Problem("cannot load overlay", name, _raised(error, name)))
-    for file in patches:
+    for name, more in patches:
+        file = resources(root) / name
         note(str(file))
         try:
-            found.append(of_patch_file(_shipped(file, resources(root) / "_calls"), point))
+            found.append(of_patch_file(_shipped(file, more, resources(root)), point))
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem("cannot load overlay", str(file), str(error)))
     return found
@@ -186,12 +186,12 @@ def _of_module(module: ModuleType, point: EntryPoint) -> Catalogued:
     return Catalogued(name, overlay, why, point, source, _calls(source, getattr(module.__loader__, "get_data", None)))
 
 
-def _shipped(file: Traversable, lists: Traversable) -> PatchBytes:
+def _shipped(file: Traversable, more: Sequence[str], folder: Traversable) -> PatchBytes:
     try:
-        recorded = (lists / calls.file_of(str(file)).rpartition("/")[2]).read_bytes()
+        recorded = (folder / "_calls" / calls.file_of(str(file)).rpartition("/")[2]).read_bytes()
     except OSError:  # it is missing
         recorded = None
-    return PatchBytes(str(file), file.read_bytes(), recorded)
+    return PatchBytes(str(file), shapes.joined(file.name, more, lambda name: (folder / name).read_bytes()), recorded)
 
 
 def of_patch_file(file: PatchBytes, point: EntryPoint | None = None) -> Catalogued:
@@ -200,9 +200,12 @@ def of_patch_file(file: PatchBytes, point: EntryPoint | None = None) -> Catalogu
     Raises:
         ValueError: it is no patch file, has a name that is no id, or its list is damaged.
     """
-    name = _id(id_of(file.path), "the file in lower case, with single hyphens")
-    patch = patch_file.parse(file.data)
-    overlay, why = patch_file.overlay_of(patch), patch_file.explanation(patch)
+    name, own = id_of(file.path), file.path.rpartition("/")[2]
+    if (main := shapes.main_of(own)) != own:
+        raise ValueError(f"it is a shape of {main}, which has to lie beside it, and to be named instead")
+    _id(name, "the file in lower case, with single hyphens")
+    patch, *more = shapes.shapes(file.data)
+    overlay, why = patch_file.overlay_of(patch, *more), patch_file.explanation(patch)
     recorded = None if file.calls is None else _parsed(calls.file_of(file.path), file.calls)
     return Catalogued(name, overlay, why, point, file.path, recorded, file.data)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 _WORD = b"vpatch:"  # in every mark; files of vLLM rarely have it
 _MARK = re.compile(r"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 
+_COMMENT = re.compile(rb"(?<![ \t])[ \t]*+" + _MARK.pattern.encode())
+
 
 def mark(overlay: str) -> str:
     """Return the comment that marks a statement as this overlay's."""
@@ -30,6 +32,11 @@ def lines_marked(content: bytes, overlay: str) -> list[int]:
         return []
     lines = enumerate(content.splitlines(), 1)
     return [number for number, line in lines if _WORD in line and overlay in marks_in(line)]
+
+
+def without_marks(content: bytes) -> bytes:
+    """Return a module without marks; what only a mark was on stays as an empty line."""
+    return _COMMENT.sub(b"", content)
 
 
 def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes | None]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ lines of a new one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -73,6 +73,11 @@ class PatchFile:
     head: Mapping[str, str]
     changes: tuple[ModuleChange, ...]
 
+    @property
+    def accepted(self) -> Sequence[str]:
+        """What the check of inserted code says of it on its base, and is not held against it."""
+        return self.head["Accepted"].split("\n") if "Accepted" in self.head else ()
+
     def __str__(self) -> str:
         fields = (f"{name}: {_folded(value)}\n" for name, value in self.head.items())
         changes = (f"{'+++' if one.new else '---'} {one.path}\n{one.text}" for one in self.changes)
@@ -104,18 +109,25 @@ def parse(data: bytes) -> PatchFile:
     return PatchFile(head, tuple(changes.values()))
 
 
-def overlay_of(patch: PatchFile) -> Overlay:
+def overlay_of(patch: PatchFile, *more: PatchFile) -> Overlay:
     """Return the overlay that a patch file describes.
+
+    Args:
+        patch: the patch file.
+        more: its further shapes.
 
     Raises:
         ValueError: a hunk cannot be read; the message is one line that says where and why.
     """
+    from packaging.version import Version
+
     head = patch.head
-    edits = [edit for change in patch.changes for edit in _edits(change)]
-    accepted = tuple(head["Accepted"].split("\n")) if "Accepted" in head else ()
+    newest = sorted((patch, *more), key=lambda one: Version(one.head["Base"]), reverse=True)
+    shapes = {one.head["Base"]: [edit for change in one.changes for edit in _edits(change)] for one in newest}
+    accepted = dict.fromkeys(line for one in (patch, *more) for line in one.accepted)
     return Overlay(
         head["Subject"],
-        (Part(PART, {head["Base"]: edits}, accepted=accepted),),
+        (Part(PART, shapes, accepted=tuple(accepted)),),
         _links(head["Upstream"]) if "Upstream" in head else (),
         _releases(head["Releases"]) if "Releases" in head else {},
     )
@@ -184,6 +196,12 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _date(text: str) -> str:
+    if not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        raise ValueError(f"{text!r} is no date, as 2026-12-31")
+    return text
+
+
 def _version(text: str) -> str:
     from packaging.version import Version
 
@@ -221,6 +239,8 @@ _FIELDS: Mapping[str, Callable[[str], object]] = {
     "Drop-When": str,
     "Releases": _releases,
     "Accepted": str,
+    "Last-Update": _date,
+    "Accepted-By": _one_line,
 }
 _NEEDED = ("Subject", "Base")
 

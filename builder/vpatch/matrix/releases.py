@@ -106,7 +106,8 @@ def _held(
     """Return those of these files and listings that the cache has, and the names of those that it lacks."""
     held = {name: pack(names) for name in files if (names := folders.get(name)) is not None}
     rows = {name: row for name in files if (row := record.row(name))}
-    for name in sorted(rows):
+    held |= {name: record.serialize() for name in rows if is_record(name)}  # it has no hash of itself
+    for name in sorted(rows.keys() - held.keys()):
         _, hash_, size = rows[name].fields
         key = _hexadecimal(hash_)
         data = cache.get(key, damaged(name)) if key else None
@@ -177,6 +178,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
         problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
         raise Failure(*problems) from failure
     found |= {folder: data for folder in filter(is_folder, wanted) if (data := among(names, folder)) is not None}
+    found |= {path: record} if path in wanted else {}
     return _Members(path, record, found)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from vpatch.core import nesting
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
+from vpatch.core.marks import without_marks
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem, naming, raise_all
@@ -21,7 +22,6 @@ from vpatch.tree.locate import Tree
 from vpatch.tree.upgrade import marks, pristine
 from vpatch.tree.write_plan import SitePackages
 
-_MARK = re.compile(rb"[ \t]*# vpatch: [a-z0-9-]+")
 _MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _DATA = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
 
@@ -66,8 +66,9 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     base = {**kept, **originals.read(sorted(found.keys() - kept.keys()))}
     edited = {path: base[path] for path in sorted(found) if path in patched and path not in ours}
     on_top, notes = _overlaid(store, edited) if edited else ({}, [])
-    base |= {path: _unmarked(data) for path, data in on_top.items()}
-    found |= {path: _unmarked(found[path]) for path in on_top}
+    # What is captured on top of overlays is not theirs.
+    base |= {path: without_marks(data) for path, data in on_top.items()}
+    found |= {path: without_marks(found[path]) for path in on_top}
     others = {path for path in files_below(tree) if _MODULE.fullmatch(path)}.difference(listed)
     return Capture(
         changes=tuple(_texts(base, found)),
@@ -102,11 +103,6 @@ def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[dict
         for path in originals
     ]
     return {path: made.get(path, data) for path, data in originals.items()}, notes
-
-
-def _unmarked(data: bytes) -> bytes:
-    """Return a module without the marks of overlays: what is captured on top of them is not theirs."""
-    return _MARK.sub(b"", data)
 
 
 def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[ModuleVersions]:

@@ -35,11 +35,6 @@ class Imported:
     base: PatchBase
     remarks: tuple[str, ...] = ()
 
-    @property
-    def accepted(self) -> Sequence[str]:
-        """What the check of inserted code says of it on its base."""
-        return self.patch.head["Accepted"].split("\n") if "Accepted" in self.patch.head else ()
-
     def verdict(self, base: PatchBase) -> Verdict:
         """Judge another vLLM by it."""
         (found,) = Engine([Catalogued(self.id, overlay_of(self.patch), "")]).status(base.read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +35,11 @@ class ModuleVersions:
 
 
 def patch_file(
-    name: str, head: Mapping[str, str], changes: tuple[ModuleVersions, ...], read: Read
+    name: str,
+    head: Mapping[str, str],
+    changes: tuple[ModuleVersions, ...],
+    read: Read,
+    accepted: Collection[str] | None = None,
 ) -> tuple[PatchFile, tuple[str, ...]]:
     """Return a patch file that makes a change, proven on its base, and notes on what it leaves as it was.
 
@@ -47,6 +51,7 @@ def patch_file(
         head: its fields, without `Format` and `Accepted`.
         changes: the modules that the change changed.
         read: reads the base.
+        accepted: what the check of inserted code may say there; None: all of it, since the author ran the change there.
 
     Raises:
         Unproven: no patch file makes the change.
@@ -69,27 +74,34 @@ def patch_file(
     if not parts:
         raise Unproven("nothing changes but comments, docstrings, layout or imports that go")
     patch = PatchFile({"Format": FORMAT, **head}, tuple(parts))
-    return _proven(name, patch, changes, read), tuple(notes)
+    return _proven(name, patch, changes, read, accepted), tuple(notes)
 
 
 def _added(text: str) -> str:
     return "".join(f"+{line}\n" for line in text.split("\n")[:-1])
 
 
-def _proven(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
+def _proven(
+    name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read, accepted: Collection[str] | None
+) -> PatchFile:
     try:
-        return _checked(name, patch, changes, read)
+        return _checked(name, patch, changes, read, accepted)
     except (RuntimeError, Failure) as error:  # the result is not what the engine makes again, or an edit fails
         raise Unproven(str(error)) from error
 
 
-def _checked(name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read) -> PatchFile:
+def _checked(
+    name: str, patch: PatchFile, changes: tuple[ModuleVersions, ...], read: Read, accepted: Collection[str] | None
+) -> PatchFile:
     item = _item(name, patch)
     engine = Engine([item])  # one for all steps: it parses equal bytes once
     made = engine.plan(read)
     # What the check of inserted code says of the base, the author accepted when he ran it there.
+    said = [one.remark for one in made.problems]
+    if accepted is not None and (odd := next((remark for remark in said if remark not in accepted), None)):
+        raise Unproven(odd)
     if made.problems:
-        patch = replace(patch, head={**patch.head, "Accepted": "\n".join(one.remark for one in made.problems)})
+        patch = replace(patch, head={**patch.head, "Accepted": "\n".join(said)})
         item = _item(name, patch)
         engine = Engine([item])
         made = engine.plan(read)

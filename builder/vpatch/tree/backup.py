@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from errno import ELOOP, ENOENT
@@ -25,7 +24,7 @@ from vpatch.core.patch_file import SUFFIX
 from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.foreign import read_opened, walk
 from vpatch.manifest import Written, sha256
-from vpatch.settings import rfc3339, source_date_epoch
+from vpatch.settings import rfc3339, source_date_epoch, user_name
 from vpatch.tree.locate import Tree
 
 REINSTALL = "reinstall vLLM"  # what helps where originals are lost
@@ -159,7 +158,7 @@ def provenance(overlays: object, before: Mapping[str, str | None], after: Mappin
         version = metadata.version("vpatch")
     except metadata.PackageNotFoundError:
         version = "unknown"
-    about = {"schema": manifest.SCHEMA, "vpatch": version, "when": rfc3339(source_date_epoch()), "who": _who()}
+    about = {"schema": manifest.SCHEMA, "vpatch": version, "when": rfc3339(source_date_epoch()), "who": user_name()}
     files = manifest.as_json({path: Written(before[path], hashes) for path, hashes in after.items()})
     return _json({**about, "overlays": overlays, "files": files})
 
@@ -197,10 +196,3 @@ def _read(name: str, folder: int) -> bytes | None:
         if error.errno in (ENOENT, ELOOP):  # another run of vpatch removed it; or it is a symbolic link
             return None
         raise
-
-
-def _who() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -1,0 +1,186 @@
+"""The command rebase: a draft of a patch file for a vLLM that it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vpatch.cli.options import check_outfile, examples, force_option, project, reported, with_project, write_outfile
+from vpatch.cli.output import Report, fitted
+from vpatch.cli.wording import Line, command, diff_line, table
+from vpatch.core.catalogue import id_of, of_patch_file
+from vpatch.core.patch_file import SUFFIX, PatchFile
+from vpatch.core.shapes import shape_name, shapes
+from vpatch.core.sources import PatchBytes
+from vpatch.core.verdict import MISFITS, State, Verdict
+from vpatch.errors import Failure, Problem, UnknownName, closest
+from vpatch.porting.bases import PatchBase
+from vpatch.porting.merging import Conflict
+from vpatch.porting.rebasing import Draft
+from vpatch.project import opened
+from vpatch.settings import rfc3339, source_date_epoch, user_name
+
+PROVEN = (
+    "it makes valid Python, and the check of inserted code finds nothing new",
+    "a second run changes nothing",
+    "its own result, without marks, is recognized as merged",
+    "revert restores each byte",
+)
+"""What was proven of a draft, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebaseReport(Report):
+    """A draft of a patch file for another vLLM; None if it needs none, or there is none."""
+
+    file: Path
+    target: PatchBase
+    verdict: Verdict
+    draft: Draft | None = None
+    diff: Sequence[str] = ()
+    conflict: Conflict | None = None
+    written: Path | None = None
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the verdict, the draft and where it was written."""
+        draft = self.draft and {"how": self.draft.how, "text": str(self.draft.patch), "notes": [*self.draft.notes]}
+        return {
+            "vllm": self.target.version,
+            "patch": str(self.file),
+            "overlays": [self.verdict.as_json()],
+            "draft": draft,
+            "changed": [str(self.written)] if self.written else [],
+        }
+
+    def shown(self, width: int | None) -> Iterator[Line]:
+        """Yield the state, and the draft as a diff of the patch file; or what could not be merged."""
+        row = f"  {self.verdict.id}", self.verdict.state, self.verdict.because if not self.conflict else ""
+        yield from table([row], width)
+        if self.draft:
+            yield Line("")
+            yield from fitted([f"A draft: {self.draft.how}. On {self.target.name}:"], width)
+            yield from fitted([f"  {sentence}" for sentence in (*PROVEN, *self.draft.notes)], width)
+            yield Line("")
+            yield from map(diff_line, self.diff)
+        if self.conflict:
+            yield Line("")
+            yield from _side_by_side(self.conflict, self.target.version, width)
+
+
+@click.command(
+    "rebase",
+    epilog=examples("rebase patches/my-fix.vpatch --onto 0.33.0", "rebase my-fix --onto 0.33.0 --accept"),
+)
+@click.argument("patch")
+@reported
+@click.option("--onto", metavar="V", required=True, help="The vLLM that it is to fit: a release, or a folder with one.")
+@click.option("--accept", is_flag=True, help="Write the draft, beside PATCH.")
+@with_project
+@force_option
+def rebase_command(patch: str, onto: str, *, accept: bool, force: bool) -> Report:
+    """Draft a patch file for a vLLM that it does not fit.
+
+    PATCH is a patch file, or the id of one of the project's. vpatch looks for the place to which the definitions moved,
+    for a place beside one neighbor of a replacement, and merges the lines with those of the vLLM that PATCH is for. It
+    shows the first draft that it can prove on V.
+
+    Read the draft: that code fits does not say that it still means the same. Nothing is written without --accept, which
+    writes NAME@V.vpatch with the date and your name. From then on, vpatch takes NAME.vpatch and NAME@V.vpatch as one
+    overlay.
+
+    Without a draft the exit code is 1, and vpatch shows the first lines that both PATCH and vLLM changed.
+    """
+    from vpatch.porting.bases import base_named
+
+    found = _found(patch)
+    item = of_patch_file(found)
+    target = base_named(onto, item.overlay.files)
+    file = Path(found.path)
+    path = file.with_name(shape_name(file.name, target.version))
+    if accept:
+        check_outfile(path, force=force)
+    report = _rebased(file, found, target)
+    if report.draft is None or not accept:
+        return report
+    write_outfile(path, str(_signed(report.draft.patch)), force=force)
+    next_ = command("apply", "--patches", path.parent)
+    return replace(report, written=path, diff=(), outcome=f"Wrote {path}. Next: {next_}.")
+
+
+def _found(patch: str) -> PatchBytes:
+    """Return a patch file by its path, or by its id in the project."""
+    if patch.endswith(SUFFIX) or "/" in patch:
+        return opened([Path(patch)], ignored=True).sources.patches[0]
+    known = {id_of(one.path): one for one in project().sources.patches}
+    if patch not in known:
+        hint = closest(patch, known) if known else "name a file, or a folder of them by --patches"
+        raise UnknownName(Problem("no patch file", patch, "no patch file of the project has this id", hint=hint))
+    return known[patch]
+
+
+def _rebased(file: Path, found: PatchBytes, target: PatchBase) -> RebaseReport:
+    from vpatch.core.engine import Engine
+    from vpatch.porting.rebasing import draft
+
+    item, name = of_patch_file(found), id_of(found.path)
+    (verdict,) = Engine([item]).status(target.read)
+    report = RebaseReport(file=file, target=target, verdict=verdict)
+    if verdict.state not in MISFITS:
+        return replace(report, outcome=_fits(verdict.state, name, target))
+    patch = _nearest(shapes(found.data), target)
+    base, notes = _base(patch)
+    made, stopped = draft(name, patch, base, target)
+    if made is None:
+        problems = [Problem("no draft", name, str(why), hint="") for why in stopped]
+        conflict = next((why.conflict for why in stopped if why.conflict), None)
+        return replace(report, problems=problems, notes=notes, conflict=conflict, outcome="Nothing was written.")
+    new = file.with_name(shape_name(file.name, target.version))
+    before, after = (str(one).splitlines() for one in (patch, made.patch))
+    lines = [*unified_diff(before, after, str(file), str(new), lineterm="", n=2)]
+    accept = command("rebase", file, "--onto", target.version, "--accept")
+    return replace(report, draft=made, diff=lines, notes=notes, outcome=f"Read it. To write {new}: {accept}.")
+
+
+def _fits(state: State, name: str, target: PatchBase) -> str:
+    if state is State.MERGED:
+        return f"vLLM {target.name} has the change: drop {name} there."
+    return f"{name} is {state} on vLLM {target.name}: no draft is needed."
+
+
+def _nearest(found: Sequence[PatchFile], target: PatchBase) -> PatchFile:
+    """Return the newest shape that is for the target or an older vLLM; if none is, the oldest."""
+    from packaging.version import Version
+
+    ordered = sorted(found, key=lambda one: Version(one.head["Base"]))
+    older = [one for one in ordered if Version(one.head["Base"]) <= Version(target.version)]
+    return older[-1] if older else ordered[0]
+
+
+def _base(patch: PatchFile) -> tuple[PatchBase | None, list[str]]:
+    from vpatch.porting.bases import base_of
+
+    try:
+        return base_of(patch.head["Base"], [change.path for change in patch.changes]), []
+    except Failure as failure:
+        return None, [str(failure.problems[0])]
+
+
+def _signed(patch: PatchFile) -> PatchFile:
+    date = rfc3339(source_date_epoch())[:10]
+    return replace(patch, head={**patch.head, "Last-Update": date, "Accepted-By": user_name()})
+
+
+def _side_by_side(conflict: Conflict, version: str, width: int | None) -> Iterator[Line]:
+    """Yield the lines of a conflict, those of the base on the left; on a terminal, each gets half of the width."""
+    most = None if width is None else (width - 5) // 2
+    column = max(len(left.expandtabs(4)[:most]) for left, _ in conflict.rows)
+    yield Line(f"{conflict.path}: the vLLM of the patch, and vLLM {version}")
+    for pair in conflict.rows:
+        left, right = (text.expandtabs(4)[:most] for text in pair)
+        sign = " " if left == right else "|"
+        yield Line(f"  {left:<{column}} {sign} {right}".rstrip(), color="" if sign == " " else "yellow")

@@ -1,0 +1,62 @@
+"""Three-way merges of the lines of a module: what a patch made of its base, and what upstream did since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
+
+from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
+
+_AROUND = 3  # lines, above and below a conflict
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Lines that both sides changed.
+
+    Attributes:
+        path: the module.
+        line: the number of the first one in the base.
+        other: its number in the target.
+        rows: these lines, with some around them, side by side: of the base, and of the target; "" is no line.
+    """
+
+    path: str
+    line: int
+    other: int
+    rows: tuple[tuple[str, str], ...]
+
+
+def merged(path: str, base: str, patched: str, target: str) -> str | Conflict:
+    """Return the target with the patch's change; or the first lines that both sides changed.
+
+    Raises:
+        Failure: merge3 is not installed.
+    """
+    try:
+        from merge3 import Merge3
+    except ModuleNotFoundError as error:
+        cause = f"not installed: {how_to_add('import')}"
+        raise Failure(Problem("cannot merge lines", str(error.name), cause)) from error
+    old, ours, theirs = (text.splitlines(keepends=True) for text in (base, patched, target))
+    merge = Merge3(old, ours, theirs)
+    for region in merge.merge_regions():
+        if region[0] == "conflict":
+            _, start, end, _, _, begin, stop = region
+            return _conflict(path, (old, start or 0, end or 0), (theirs, begin, stop))
+    return "".join(merge.merge_lines())
+
+
+def _conflict(path: str, mine: tuple[Sequence[str], int, int], other: tuple[Sequence[str], int, int]) -> Conflict:
+    lines, others = (_around(*one) for one in (mine, other))
+    rows: list[tuple[str, str]] = []
+    for _, a, b, c, d in SequenceMatcher(None, lines, others, autojunk=False).get_opcodes():
+        rows += zip_longest(lines[a:b], others[c:d], fillvalue="")
+    return Conflict(path, mine[1] + 1, other[1] + 1, tuple(rows))
+
+
+def _around(lines: Sequence[str], start: int, end: int) -> Sequence[str]:
+    return [line.rstrip("\n") for line in lines[max(start - _AROUND, 0) : end + _AROUND]]

@@ -1,0 +1,181 @@
+"""Drafts of a patch file for a vLLM that it does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from vpatch.core import nesting
+from vpatch.core.edits.address import Malformed, hunks
+from vpatch.core.engine import Engine
+from vpatch.core.judge import find
+from vpatch.core.marks import without_marks
+from vpatch.core.overlay import Catalogued
+from vpatch.core.patch_file import ModuleChange, PatchFile, overlay_of
+from vpatch.core.verdict import Found, State
+from vpatch.core.workspace import Workspace
+from vpatch.porting.bases import PatchBase, text_of
+from vpatch.porting.merging import Conflict, merged
+from vpatch.porting.moved import new_place
+from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
+
+_SECTION = re.compile(r"^(?=@@)", re.MULTILINE)
+
+
+class Stopped(ValueError):
+    """A way to a draft that leads to none; the message is one sentence.
+
+    Attributes:
+        conflict: what a three-way merge could not decide.
+    """
+
+    def __init__(self, message: str, conflict: Conflict | None = None) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A patch file for another vLLM, proven there.
+
+    Attributes:
+        patch: the patch file.
+        how: how it was made, in words.
+        notes: what it leaves as it was, and where code went.
+    """
+
+    patch: PatchFile
+    how: str
+    notes: tuple[str, ...]
+
+
+def draft(name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase) -> tuple[Draft | None, list[Stopped]]:
+    """Return a draft of a patch file for another vLLM, and why each way before it led to none.
+
+    The ways are the definitions' new place, one neighbor of a replacement instead of both, and a three-way merge of the
+    lines. What comes of one is proven on the target as `vpatch import` proves a patch on its base; in addition, the
+    check of inserted code may say nothing there that it did not say on the base.
+
+    Args:
+        name: the id of the overlay.
+        patch: the patch file, or that of its shapes that is the nearest to the target.
+        base: the vLLM that it was made for; None if it cannot be read.
+        target: the vLLM that it is to fit.
+
+    Raises:
+        Failure: a module cannot be read.
+    """
+    places = {one.path: place for one in patch.changes if (place := new_place(one, target))}
+    moved = _moved(patch, places)
+    notes = tuple(f"{path} is {place} there" for path, place in places.items())
+    ways: dict[str, Callable[[], Iterable[ModuleVersions]]] = {
+        "the hunks in the definitions' new place": lambda: _by_hunks(name, moved, target),
+        "the hunks with one neighbor": lambda: _by_hunks(name, _loosened(name, moved, target), target),
+        "a three-way merge of the lines": lambda: _by_lines(name, patch, base, target, places),
+    }
+    stopped = []
+    for how, way in ways.items():
+        if not places and how.endswith("place"):
+            continue
+        try:
+            changes = tuple(change for change in way() if change.after != change.before)
+            if not changes:
+                raise Stopped(f"it changes nothing: all of its lines are in vLLM {target.version}")
+            made, left = patch_file(name, _head(patch, target), changes, target.read, accepted=moved.accepted)
+        except (Stopped, Unproven) as error:
+            stopped.append(Stopped(f"{how}: {error}", getattr(error, "conflict", None)))
+        else:
+            return Draft(made, how, (*notes, *left)), stopped
+    return None, stopped
+
+
+def _moved(patch: PatchFile, places: Mapping[str, str]) -> PatchFile:
+    """Return a patch file with other paths, also in what was accepted."""
+    accepted = patch.head.get("Accepted", "")
+    for path, place in places.items():
+        accepted = accepted.replace(path, place)
+    head = {**patch.head, "Accepted": accepted} if accepted else patch.head
+    return PatchFile(head, tuple(replace(one, path=places.get(one.path, one.path)) for one in patch.changes))
+
+
+def _head(patch: PatchFile, target: PatchBase) -> Mapping[str, str]:
+    return {"Subject": patch.head["Subject"], "Base": target.version}
+
+
+def _by_hunks(name: str, patch: PatchFile, target: PatchBase) -> Iterator[ModuleVersions]:
+    """Yield the modules before and after the hunks; raises `Stopped` where they do not fit."""
+    made = Engine([Catalogued(name, overlay_of(patch), "")]).plan(target.read)
+    if made.problems or made.before[0].state is not State.PENDING:
+        raise Stopped(made.before[0].because if made.before[0].problems else made.problems[0].cause)
+    yield from _versions(patch, made.files, target)
+
+
+def _versions(patch: PatchFile, files: Mapping[str, bytes], read: PatchBase) -> Iterator[ModuleVersions]:
+    for change in patch.changes:
+        before = text_of(read, change.path)
+        data = without_marks(files[change.path]) if change.path in files else None
+        after = before if data is None else nesting.decode(data)[0]
+        yield ModuleVersions(change.path, before, after.lstrip("\n") if change.new and after else after)
+
+
+def _loosened(name: str, patch: PatchFile, target: PatchBase) -> PatchFile:
+    """Return a patch file whose replacements stand beside one neighbor, where they have no place with both."""
+    files = Workspace(target.read)
+
+    def fits(path: str, section: str) -> bool:
+        try:
+            edits = [*hunks(path, "", (), section)]
+        except Malformed:
+            return False
+        return all(find(edit, files, name).found is not Found.LOST for edit in edits)
+
+    def loosened(change: ModuleChange) -> ModuleChange:
+        if change.new:
+            return change
+        found = (
+            next((one for one in _forms(text) if fits(change.path, one)), text)
+            for text in filter(None, _SECTION.split(change.text))
+        )
+        return replace(change, text="".join(found))
+
+    loose = replace(patch, changes=tuple(map(loosened, patch.changes)))
+    if loose == patch:
+        raise Stopped("no replacement has its place beside one neighbor")
+    return loose
+
+
+def _forms(section: str) -> Iterator[str]:
+    """Yield a hunk, and a replacement also without the context above or below it."""
+    yield section
+    address, *lines = section.splitlines(keepends=True)
+    changed = [k for k, line in enumerate(lines) if line[0] in "+-"]
+    if {lines[k][0] for k in changed} == {"+", "-"}:
+        yield address + "".join(lines[changed[0] :])
+        yield address + "".join(lines[: changed[-1] + 1])
+
+
+def _by_lines(
+    name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase, places: Mapping[str, str]
+) -> Iterator[ModuleVersions]:
+    """Yield the modules before and after a three-way merge; raises `Stopped` where it has conflicts."""
+    if base is None:
+        raise Stopped(f"vLLM {patch.head['Base']}, which the patch was made for, cannot be read")
+    made = Engine([Catalogued(name, overlay_of(patch), "")]).plan(base.read)
+    if made.problems or made.before[0].state is not State.PENDING:
+        raise Stopped(f"on vLLM {base.name} it is {made.before[0].state}")
+    for change in _versions(patch, made.files, base):
+        path = places.get(change.path, change.path)
+        now = text_of(target, path)
+        if change.before is None:
+            if now is not None:
+                raise Stopped(f"{path} is there already")
+            yield ModuleVersions(path, None, change.after)
+        elif now is None:
+            raise Stopped(f"{path} is not there")
+        else:
+            found = merged(path, change.before, change.after or "", now)
+            if isinstance(found, Conflict):
+                where = f"line {found.line} of vLLM {base.version}, line {found.other} of vLLM {target.version}"
+                raise Stopped(f"{path}: both sides changed {where}", found)
+            yield ModuleVersions(path, now, found)

@@ -1,0 +1,120 @@
+"""`vpatch rebase`: a draft is shown, and written only if it is accepted; from then on both files are one overlay."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Program
+from tests.loopback import IndexServer
+from tests.porting.installed import copied
+from tests.porting.making import diff
+from tests.releases import tree_of
+from tests.wheels import packed
+
+FILE, PLACE = "vllm/entrypoints/ssl.py", "vllm/entrypoints/serve/utils/ssl.py"
+"""A module of 0.20.2, and where 0.24.0 has it."""
+OTHER = "vllm/utils/import_utils.py"
+INFO = "vllm-0.20.2.dist-info"
+
+
+@pytest.fixture
+def patches(here: Path, index: IndexServer, vpatch: Program) -> Path:
+    """Two patch files for 0.20.2, which is on the index: the module of one moves, and upstream changes the other's."""
+    root = tree_of("0.20.2")
+    files = {path: (root / path).read_bytes() for path in (FILE, OTHER, f"{INFO}/METADATA")}
+    index.publish("vllm-0.20.2-cp38-abi3-manylinux_2_35_x86_64.whl", packed(files, INFO))
+    said, checked = files[FILE].decode(), files[OTHER].decode()
+    say = said.replace("Reloading SSL certificate chain", "Reloading the SSL certificate chain")
+    line = "    return importlib.util.find_spec(module_name) is not None\n"
+    hide = checked.replace(line, f"    if module_name in HIDDEN:\n        return False\n{line}").replace(
+        "@cache\ndef _has_module", "HIDDEN = ()\n\n\n@cache\ndef _has_module"
+    )
+    (here / "say.diff").write_text(diff(said, say, FILE))
+    (here / "hide.diff").write_text(diff(checked, hide, OTHER))
+    ran = vpatch("import", "say.diff", "hide.diff", "--base", root)
+    assert ran.code == 0, ran.err
+    return here / "patches"
+
+
+def test_a_draft_is_accepted(patches: Path, tmp_path: Path, vpatch: Program) -> None:
+    target = copied("0.24.0", tmp_path / "target")
+    before = (target / PLACE).read_bytes()
+    named = ("rebase", "patches/say.vpatch", "--onto", target)
+
+    shown = vpatch(*named)
+
+    assert shown.code == 0, shown.err
+    assert "A draft: the hunks in the definitions' new place." in shown.out
+    assert f"\n---- {FILE}\n+--- {PLACE}\n" in shown.out
+    assert not (patches / "say@0.24.0.vpatch").exists()
+
+    written = vpatch(*named, "--accept")
+
+    assert (written.code, written.err) == (
+        0,
+        "Wrote patches/say@0.24.0.vpatch. Next: `vpatch apply --patches patches`.\n",
+    )
+    head = (patches / "say@0.24.0.vpatch").read_text().partition("\n\n")[0].splitlines()
+    assert [line.partition(":")[0] for line in head] == ["Format", "Subject", "Base", "Last-Update", "Accepted-By"]
+    again = vpatch(*named, "--accept")
+    assert again.code == 1
+    assert "exists already: patches/say@0.24.0.vpatch" in again.err
+
+    options = ("--patches", "patches", "--overlay", "say")
+    for tree in (target, tree_of("0.20.2")):
+        assert "say  pending" in vpatch("status", *options, tree).out
+    assert "no draft is needed" in vpatch(*named).err
+    assert vpatch("apply", *options, target).code == 0
+    assert "Nothing to do" in vpatch("apply", *options, target).err
+    assert "say  applied" in vpatch("status", "--overlay", "say", "--no-project", target).out  # by the copy in the tree
+    both = (patches / "say.vpatch").read_bytes() + (patches / "say@0.24.0.vpatch").read_bytes()
+    pin = f"sha256:{hashlib.sha256(both).hexdigest()}"
+    (tmp_path / "vpatch.toml").write_text(f'patches = ["patches"]\noverlays = ["say"]\n[require]\nsay = "{pin}"\n')
+    assert vpatch("verify", target).code == 0
+    (patches / "say@0.24.0.vpatch").unlink()
+    assert "not the required patch" in vpatch("verify", target).err
+    assert vpatch("revert", "--no-project", target).code == 0
+    assert (target / PLACE).read_bytes() == before
+
+
+def test_what_both_sides_changed_is_shown(patches: Path, vpatch: Program) -> None:
+    ran = vpatch("rebase", "hide", "--patches", "patches", "--onto", tree_of("0.26.0"), "--accept")
+
+    assert ran.code == 1
+    assert f"{OTHER}: the vLLM of the patch, and vLLM 0.26.0\n" in ran.out
+    assert "      return importlib.util.find_spec(module_name) is not None" in ran.out
+    assert "|         if importlib.util.find_spec(module_name) is None:\n" in ran.out
+    assert "no draft: hide: a three-way merge of the lines: vllm/utils/import_utils.py: both sides changed" in ran.err
+    assert ran.err.endswith("Nothing was written.\n")
+    assert sorted(path.name for path in patches.iterdir()) == ["hide.vpatch", "say.vpatch"]
+
+
+def test_for_scripts(patches: Path, vpatch: Program) -> None:
+    found = vpatch("rebase", "patches/say.vpatch", "--onto", tree_of("0.24.0"), "--json").json
+
+    assert (found["command"], found["vllm"], found["patch"]) == ("rebase", "0.24.0", "patches/say.vpatch")
+    assert found["overlays"][0]["state"] == "drifted"
+    assert found["draft"]["how"] == "the hunks in the definitions' new place"
+    assert f"--- {PLACE}\n" in found["draft"]["text"]
+    assert found["changed"] == []
+    assert sorted(path.name for path in patches.iterdir()) == ["hide.vpatch", "say.vpatch"]
+
+
+@pytest.mark.usefixtures("patches")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("other", "--patches", "patches", "--onto", "0.24.0"), "no patch file: other: no patch file of the project"),
+        (("other", "--onto", "0.24.0"), "name a file, or a folder of them by --patches"),
+        (("patches/other.vpatch", "--onto", "0.24.0"), "no patch files: patches/other.vpatch: no such file or folder"),
+        (("patches/say.vpatch",), "Missing option '--onto'"),
+    ],
+)
+def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
+    ran = vpatch("rebase", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err

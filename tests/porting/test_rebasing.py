@@ -1,0 +1,144 @@
+"""Drafts of a patch file for another vLLM: each way to one, and where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from vpatch.core.engine import Engine
+from vpatch.core.marks import without_marks
+from vpatch.core.overlay import Catalogued
+from vpatch.core.patch_file import PatchFile, overlay_of
+from vpatch.core.verdict import State
+from vpatch.porting.bases import PatchBase
+from vpatch.porting.proof import ModuleVersions, patch_file
+from vpatch.porting.rebasing import Draft, Stopped, draft
+
+FILE = "vllm/p/m.py"
+BASE = "def f(a):\n    a = one(a)\n    b = two(a)\n\n    # Three of them.\n    c = three(b)\n    return c\n"
+"""It reads names that nothing binds: what the check says of them was accepted with the patch."""
+CHECKED = BASE.replace("b = two(a)", "b = two(a)\n    check(b)")
+AFTER = BASE.replace("two(a)", "two(a, 2)")
+MERGED = "a three-way merge of the lines"
+MOVED = "the hunks in the definitions' new place"
+LOOSE = "the hunks with one neighbor"
+
+
+def vllm(version: str, files: Mapping[str, str]) -> PatchBase:
+    """Return a vLLM that has these modules, and a RECORD of them."""
+    rows = "".join(f"{path},,\n" for path in files)
+    every = {**files, f"vllm-{version}.dist-info/RECORD": rows}
+    return PatchBase(version, version, lambda path: every[path].encode() if path in every else None)
+
+
+def patched(after: str, before: str = BASE, path: str = FILE) -> PatchFile:
+    change = ModuleVersions(path, before, after)
+    patch, _ = patch_file("fix", {"Subject": "A fix", "Base": "1"}, (change,), vllm("1", {path: before}).read)
+    return patch
+
+
+def drafted(patch: PatchFile, target: PatchBase, base: PatchBase | None) -> tuple[Draft | None, list[Stopped]]:
+    """Make a draft; one that is made is applied by itself, and is no other program than it was proven to be."""
+    made, stopped = draft("fix", patch, base, target)
+    if made:
+        assert made.patch.head["Base"] == target.version
+        engine = Engine([Catalogued("fix", overlay_of(made.patch), "")])
+        assert engine.status(target.read)[0].state is State.PENDING
+    return made, stopped
+
+
+def result(patch: PatchFile, target: PatchBase, path: str) -> str:
+    made = Engine([Catalogued("fix", overlay_of(patch), "")]).plan(target.read)
+    return without_marks(made.files[path]).decode()
+
+
+# The module after the patch, the modules of the target, the way, and where the change is then.
+DRAFTS: Mapping[str, tuple[str, Mapping[str, str], str, str, str]] = {
+    "the neighbor below is another": (
+        CHECKED,
+        {FILE: BASE.replace("    return c", "    return c + 1").replace("c = three(b)", "c = tri(b)")},
+        MERGED,
+        FILE,
+        "    b = two(a)\n    check(b)\n\n    # Three of them.\n    c = tri(b)\n",
+    ),
+    "the module was moved": (
+        AFTER,
+        {"vllm/x/m.py": BASE, "vllm/y/m.py": "def g():\n    return 1\n"},
+        MOVED,
+        "vllm/x/m.py",
+        "two(a, 2)",
+    ),
+    "the module became a package": (AFTER, {"vllm/p/m/core.py": BASE}, MOVED, "vllm/p/m/core.py", "two(a, 2)"),
+    "the package became a module": (AFTER, {"vllm/p.py": BASE}, MOVED, "vllm/p.py", "two(a, 2)"),
+    "the function went to a module of its package": (
+        AFTER,
+        {FILE: "from vllm.p.m.core import f\n", "vllm/p/m/core.py": BASE},
+        MOVED,
+        "vllm/p/m/core.py",
+        "two(a, 2)",
+    ),
+    "moved, and the code around is another": (
+        CHECKED,
+        {"vllm/x/m.py": BASE.replace("c = three(b)", "c = tri(b)")},
+        MERGED,
+        "vllm/x/m.py",
+        "    check(b)\n\n    # Three of them.\n    c = tri(b)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DRAFTS)
+def test_a_draft(case: str) -> None:
+    after, files, how, path, code = DRAFTS[case]
+    base, target = vllm("1", {FILE: BASE}), vllm("2", files)
+
+    made, _ = drafted(patched(after), target, base)
+
+    assert made is not None
+    assert made.how == how
+    assert code in result(made.patch, target, path)
+
+
+# The module after the patch, the modules of the target, and why there is no draft.
+NONE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
+    "both sides changed a line": (
+        AFTER,
+        {FILE: BASE.replace("two(a)", "two(a, b)")},
+        f"{MERGED}: vllm/p/m.py: both sides changed line 3 of vLLM 1, line 3 of vLLM 2",
+    ),
+    "the module is gone": (AFTER, {"vllm/n.py": BASE}, f"{MERGED}: vllm/p/m.py is not there"),
+    "two modules may be the new place": (
+        AFTER,
+        {"vllm/x/m.py": BASE, "vllm/y/m.py": BASE},
+        f"{MERGED}: vllm/p/m.py is not there",
+    ),
+    "the lines are there, in another form": (
+        BASE.replace("    b = two(a)\n", "    b = two(a)\n    if b:\n        log(b)\n"),
+        {FILE: BASE.replace("    b = two(a)\n", "    b = two(a)\n    if b:\n        log(b)\n    b += 1\n")},
+        f"{MERGED}: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_no_draft(case: str) -> None:
+    after, files, why = NONE[case]
+
+    made, stopped = drafted(patched(after), vllm("2", files), vllm("1", {FILE: BASE}))
+
+    assert made is None
+    assert str(stopped[-1]).startswith(why)
+
+
+def test_without_the_base() -> None:
+    """A replacement may stand beside one neighbor; lines cannot be merged."""
+    target = vllm("2", {FILE: BASE.replace("c = three(b)", "c = tri(b)")})
+
+    made, _ = drafted(patched(AFTER), target, None)
+    none, stopped = drafted(patched(CHECKED), target, None)
+
+    assert made is not None
+    assert made.how == LOOSE
+    assert "two(a, 2)" in result(made.patch, target, FILE)
+    assert none is None
+    assert str(stopped[-1]) == f"{MERGED}: vLLM 1, which the patch was made for, cannot be read"
