@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import check_outfile, examples, force_option, project, reported, with_project, write_outfile
+from vpatch.cli.options import (
+    check_outfile,
+    examples,
+    force_option,
+    introduce_project,
+    project,
+    reported,
+    with_project,
+    write_outfile,
+)
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.wording import Line, command, diff_line, table
 from vpatch.core.catalogue import id_of, of_patch_file
@@ -116,6 +125,7 @@ def _found(patch: str) -> PatchBytes:
     """Return a patch file by its path, or by its id in the project."""
     if patch.endswith(SUFFIX) or "/" in patch:
         return opened([Path(patch)], ignored=True).sources.patches[0]
+    introduce_project()
     known = {id_of(one.path): one for one in project().sources.patches}
     if patch not in known:
         hint = closest(patch, known) if known else "name a file, or a folder of them by --patches"
