@@ -6,7 +6,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -61,7 +61,7 @@ class IndexRelease:
         note = cache.note(WHEELS, digest, damaged("RECORD"))
         record = cache.get(note["record"], damaged("RECORD")) if note else None
         folders: Folders = dict(note.get("folders", {})) if note and record is not None else {}
-        held, missing = ({}, files) if record is None else _held(cache, files, parse(record), folders, damaged)
+        held, missing = ({}, files) if record is None else _held(cache, files, _parsed(record), folders, damaged)
         if note and record is not None and not missing:
             return FilesRead(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
@@ -88,12 +88,18 @@ class IndexRelease:
         if note is None or record is None:
             return False
         folders = dict(note.get("folders", {}))
-        return not _held(self.cache, files, parse(record), folders, lambda _: _no_matter)[1]
+        return not _held(self.cache, files, _parsed(record), folders, lambda _: _no_matter)[1]
 
     def _fetch(self, files: Collection[str]) -> tuple[FilesRead, _Members]:
         with open_wheel(self.wheel) as file:
             members = _read_wheel(file, files)
             return FilesRead(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
+
+
+@lru_cache(maxsize=2)
+def _parsed(record: bytes) -> Record:
+    """Parse a RECORD; of one release, files are asked for in several steps."""
+    return parse(record)
 
 
 def _no_matter() -> None:
