@@ -129,6 +129,8 @@ def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **giv
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
     vLLM or the newest release that all of its hunks fit.
 
+    Of a whole module (--as), what a later release has, too, is upstream's and is left out.
+
     --pr makes one patch file of all commits of a pull request.
 
     --git makes a patch file of each commit of a line of history. Its base is the commit where B leaves A; no release
@@ -191,6 +193,7 @@ class Asked:
 
 def _made(asked: Asked) -> Sequence[Imported]:
     """Make the patch files, by the way that the options name."""
+    from vpatch.porting.bases import later
     from vpatch.porting.commits import of_commits
     from vpatch.porting.importing import of_module
     from vpatch.porting.pulls import pulled
@@ -199,7 +202,8 @@ def _made(asked: Asked) -> Sequence[Imported]:
 
     narrow = asked.python_only
     if asked.module is not None:
-        return [of_module(Path(asked.sources[0]), asked.module, _base(asked.named, [asked.module]))]
+        base = _base(asked.named, files := [asked.module])
+        return [of_module(Path(asked.sources[0]), asked.module, base, lambda: later(base, files))]
     if asked.script is not None:
         return [of_command(asked.script, _tree(asked.named), python_only=narrow)]
     if asked.repository is not None:

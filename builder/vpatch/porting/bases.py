@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from vpatch.api import open_tree
@@ -95,6 +96,18 @@ def releases(files: Sequence[str], *, held: bool = False) -> Iterator[PatchBase]
             continue
         reads = ReleaseReads.of(release, files)
         yield PatchBase(release.wheel.version, release.name, reads.read)
+
+
+def later(base: PatchBase, files: Sequence[str]) -> list[PatchBase]:
+    """Return the releases on the index after a vLLM, the oldest first; of each, these files are read at once.
+
+    Raises:
+        Failure: there is no list of them, or one cannot be read.
+    """
+    from packaging.version import Version
+
+    mine = Version(base.version)
+    return [*takewhile(lambda one: Version(one.version) > mine, releases(files))][::-1]
 
 
 def text_of(base: PatchBase, path: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vpatch.core.engine import Engine
@@ -17,6 +17,7 @@ from vpatch.porting.diffs import Carried
 from vpatch.porting.fitting import Misfit, patched
 from vpatch.porting.letters import name_of
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
+from vpatch.porting.upstreams import own
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,14 @@ def imported(
     return tuple(made)
 
 
-def of_module(file: Path, path: str, base: PatchBase) -> Imported:
+def of_module(file: Path, path: str, base: PatchBase, later: Callable[[], Iterable[PatchBase]]) -> Imported:
     """Make a patch file of a whole module that was changed.
 
     Args:
         file: the changed module.
         path: the module of vLLM that it replaces.
         base: the vLLM that it was made from.
+        later: yields the releases after the base; changes that one of them has, too, are upstream's, and left out.
 
     Raises:
         Failure: it cannot be read, its base does not have the module, or no patch file makes the change.
@@ -88,10 +90,17 @@ def of_module(file: Path, path: str, base: PatchBase) -> Imported:
         data = read_regular(file, CODE_BYTES)
     except OSError as error:
         raise Failure(Problem(FAILED, str(file), str(error.strerror or error).lower())) from error
-    if base.read(path) is None:
+    if (before := text_of(base, path)) is None:
         raise Failure(Problem(FAILED, path, f"vLLM {base.name} has no such module"))
-    words = file.stem.replace("_", " ")
-    return of_bytes(name_of("", words), f"{words.capitalize()} as changed", {path: data}, base)
+    words, after = file.stem.replace("_", " "), decoded(path, data)
+    try:
+        texts = ((one.name, text_of(one, path)) for one in later())
+        mine, remarks = own(before, after, ((name, text) for name, text in texts if text is not None))
+    except Failure as failure:
+        mine, remarks = after, (f"it was not compared with later releases: {failure.problems[0]}",)
+    changed = data if mine == after else mine.encode()
+    made = of_bytes(name_of("", words), f"{words.capitalize()} as changed", {path: changed}, base)
+    return replace(made, remarks=(*remarks, *made.remarks))
 
 
 def of_bytes(

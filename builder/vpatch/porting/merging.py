@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
+
+if TYPE_CHECKING:
+    from merge3 import Merge3
 
 _AROUND = 3  # lines, above and below a conflict
 
@@ -30,8 +34,8 @@ class Conflict:
     rows: tuple[tuple[str, str], ...]
 
 
-def merged(path: str, base: str, patched: str, target: str) -> str | Conflict:
-    """Return the target with the patch's change; or the first lines that both sides changed.
+def merging(base: str, one: str, other: str) -> Merge3[str]:
+    """Return the merge of the lines of two texts that come from the same one.
 
     Raises:
         Failure: merge3 is not installed.
@@ -41,12 +45,21 @@ def merged(path: str, base: str, patched: str, target: str) -> str | Conflict:
     except ModuleNotFoundError as error:
         cause = f"not installed: {how_to_add('import')}"
         raise Failure(Problem("cannot merge lines", str(error.name), cause)) from error
-    old, ours, theirs = (text.splitlines(keepends=True) for text in (base, patched, target))
-    merge = Merge3(old, ours, theirs)
+    lines = [text.splitlines(keepends=True) for text in (base, one, other)]
+    return Merge3(lines[0], lines[1], lines[2])
+
+
+def merged(path: str, base: str, patched: str, target: str) -> str | Conflict:
+    """Return the target with the patch's change; or the first lines that both sides changed.
+
+    Raises:
+        Failure: merge3 is not installed.
+    """
+    merge = merging(base, patched, target)
     for region in merge.merge_regions():
         if region[0] == "conflict":
             _, start, end, _, _, begin, stop = region
-            return _conflict(path, (old, start or 0, end or 0), (theirs, begin, stop))
+            return _conflict(path, (merge.base, start or 0, end or 0), (merge.b, begin, stop))
     return "".join(merge.merge_lines())
 
 
