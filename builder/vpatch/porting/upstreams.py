@@ -11,7 +11,7 @@ from vpatch.porting.merging import merging
 def own(before: str, after: str, later: Iterable[tuple[str, str]]) -> tuple[str, tuple[str, ...]]:
     """Return a changed module without the changes that later releases have, too, and a remark on each of these.
 
-    If they have all of them, the module was taken from such a release on purpose, and stays as it is.
+    If they have all of them, the module is a copy of theirs on purpose, and all of it is the user's.
 
     Args:
         before: the module.
