@@ -79,7 +79,9 @@ def test_a_series_becomes_a_patch_file_each_unless_one_builds_on_another(
     assert "+LAYERS = 62\n" in (here / "one/layers.vpatch").read_text()
 
     (folder / "3-more-layers.patch").unlink()
-    assert vpatch("import", "series", "--base", base).code == 0
+    made = vpatch("import", "series", "--base", base)
+    assert made.code == 0
+    assert f"\n  adds `import re` to {OTHER}\n" in made.out
     assert sorted(path.name for path in (here / "patches").iterdir()) == ["layers.vpatch", "logger.vpatch"]
 
 

@@ -18,6 +18,7 @@ from vpatch.cli.wording import Line, Row, command, counted, table
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Failure, Problem, UnknownName, collecting, naming, raise_all
+from vpatch.porting.added import imports
 from vpatch.porting.bases import PatchBase
 from vpatch.porting.diffs import Carried
 from vpatch.porting.importing import Imported
@@ -47,6 +48,8 @@ class ImportReport(Report):
                 "path": str(one.path),
                 "base": one.made.base.version,
                 "files": [change.path for change in one.made.patch.changes],
+                "added": [change.path for change in one.made.patch.changes if change.new],
+                "imports": [{"file": file, "statement": code} for file, code in imports(one.made.patch)],
                 "remarks": [*one.made.remarks],
                 "accepted": [*one.made.patch.accepted],
                 "states": [
@@ -61,9 +64,15 @@ class ImportReport(Report):
         """Yield each patch file with its base, what to know of it, and its states."""
         for one in self.written:
             yield from fitted([f"{one.path}  {_size(one.made.patch)}, for {one.made.base.version}"], width)
-            yield from fitted([f"  {remark}" for remark in one.made.remarks], width)
+            yield from fitted([f"  {told}" for told in (*_added(one.made.patch), *one.made.remarks)], width)
             yield from fitted([f"  accepted on its base: {remark}" for remark in one.made.patch.accepted], width)
             yield from table([*_rows(one.states)], width)
+
+
+def _added(patch: PatchFile) -> Iterator[str]:
+    """Yield the files and the imports that a patch file adds: what runs in vLLM beside the changed code."""
+    yield from (f"adds {one.path}, {counted(one.text.count(chr(10)), 'line')}" for one in patch.changes if one.new)
+    yield from (f"adds `{statement}` to {file}" for file, statement in imports(patch))
 
 
 def _size(patch: PatchFile) -> str:
