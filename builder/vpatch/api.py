@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vpatch.core.catalogue import Selection, discover, has_mark, loadable
 from vpatch.core.engine import Engine, Read
-from vpatch.core.overlay import COMPANIONS, Catalogued, notes_of
+from vpatch.core.overlay import Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
 from vpatch.tree import apply as changing
@@ -201,14 +201,14 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     installed = known_in(writable.tree, writable.tree.read, discover())
     chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
-    there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
+    absent = {file for item in installed for file in item.overlay.files if not (root / file).exists()}
     engine = Engine(chosen)
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
     left = map(str, leftovers(writable.tree))
     notes = (*notes_of(chosen, changeset.after), *changing.notes_on_edits(writes, writable.tree), *left)
-    added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
+    added = tuple(file for file in changed if file in absent)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
     about = (root, writable.tree.version, changeset.after, problems, notes)

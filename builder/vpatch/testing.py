@@ -25,8 +25,9 @@ from pathlib import Path
 from vpatch import locking
 from vpatch.core.calls import inserted_by
 from vpatch.core.catalogue import discover, select
+from vpatch.core.edits.definitions import AddFile
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay
+from vpatch.core.overlay import Catalogued, Edit, Overlay
 from vpatch.core.verdict import State, Verdict
 from vpatch.settings import cache_folder
 from vpatch.tree.apply import apply, revert
@@ -120,7 +121,7 @@ def digests(overlay: Overlay) -> dict[str, str]:
     for part in overlay.parts:
         for shape in part.shapes:
             for edit in shape.edits:
-                key = edit.file if edit.file.startswith(COMPANIONS) else inserted_by(part.name, shape.name)
+                key = edit.file if isinstance(edit, AddFile) else inserted_by(part.name, shape.name)
                 edits.setdefault(key, {})[edit] = None
     return {key: hashlib.sha256(repr([*each]).encode()).hexdigest()[:8] for key, each in edits.items()}
 

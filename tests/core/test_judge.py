@@ -10,13 +10,13 @@ import pytest
 from vpatch import AddFile, Contains, Defines, Lists, Not
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued, Overlay, Part, Predicate, Shape
+from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Shape
 from vpatch.core.parse import Source
 from vpatch.core.verdict import Answer, EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
-from tests.snippets import FILE, ReplaceExpr, applied, make, module, names_of_fragments, overlay, verdict
+from tests.snippets import FILE, InsertAfter, ReplaceExpr, applied, make, module, names_of_fragments, overlay, verdict
 
 __all__ = ["names_of_fragments"]
 
@@ -135,6 +135,53 @@ def test_parts_that_share_an_import_are_judged_by_their_code() -> None:
 
     assert [part.state for part in verdict(old, item).parts] == [State.MERGED, State.PENDING]
     assert [part.state for part in verdict(applied(old, item), item).parts] == [State.MERGED, State.APPLIED]
+
+
+MINE = AddFile("vllm/mine/h.py", "x = 1\n")
+OURS, THEIRS = f"# vpatch: demo\n{MINE.text}", MINE.text
+DONE = NEW.replace("b(1)", "b(1)  # vpatch: demo")
+
+
+@pytest.mark.parametrize(
+    ("source", "new", "state"),
+    [
+        (OLD, None, State.PENDING),
+        (OLD, OURS, State.PENDING),
+        (OLD, THEIRS, State.PENDING),
+        (OLD, "x = 2\n", State.DRIFTED),
+        (NEW, None, State.PENDING),
+        (NEW, THEIRS, State.MERGED),
+        (NEW, "x = 2\n", State.DRIFTED),
+        (DONE, None, State.PENDING),
+        (DONE, OURS, State.APPLIED),
+        (DONE, THEIRS, State.APPLIED),
+        (DONE, f"{OURS}y = 1\n", State.DRIFTED),
+    ],
+)
+def test_a_new_module_tells_who_made_the_change_as_an_edit_does(source: str, new: str | None, state: State) -> None:
+    files = {**module(source), **({} if new is None else {MINE.file: new.encode()})}
+
+    found = verdict(files, overlay(EDIT, MINE))
+    assert found.state is state, found.because
+    if state is State.PENDING:
+        assert verdict({**files, **applied(files, overlay(EDIT, MINE))}, overlay(EDIT, MINE)).state is State.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("edit", "new", "state"),
+    [
+        (MINE, None, State.CONFLICT),
+        (MINE, THEIRS, State.PENDING),  # upstream has it: both rest on it
+        (ReplaceExpr(MINE.file, "", "1", "2"), THEIRS, State.CONFLICT),
+        (ReplaceExpr(MINE.file, "", "1", "2"), OURS, State.CONFLICT),
+    ],
+)
+def test_two_overlays_and_one_new_module(edit: Edit, new: str | None, state: State) -> None:
+    files = {**module(OLD), **({} if new is None else {MINE.file: new.encode()})}
+    others = InsertAfter(FILE, "", "def f():\n    ...", "c = 1")
+    items = overlay(EDIT, MINE), overlay(others, edit, name="other")
+
+    assert {one.state for one in Engine(items).status(files.get)} == {state}
 
 
 def test_an_interrupted_run_completes() -> None:

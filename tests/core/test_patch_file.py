@@ -137,6 +137,13 @@ def test_an_import_for_types_and_a_text_with_a_line_separator() -> None:
     assert "S = 'a\u2028b'\n" in new["vllm/_vpatch/counts.py"].decode()
 
 
+@pytest.mark.parametrize("folder", ["vllm", "vllm/v1/core", "vllm/mine-too/deep"])
+def test_a_new_module_may_lie_anywhere_below_vllm(folder: str) -> None:
+    item = catalogued(PATCH.replace("+++ vllm/_vpatch/", f"+++ {folder}/"))
+
+    assert f"{folder}/counts.py" in applied({**module(BEFORE), "vllm/_vpatch/counts.py": b"count = 1\n"}, item)
+
+
 LINES = [*PATCH.splitlines(), " .", " x", "  ", "", "---", "+++ vllm/a/b.py", "+", "@@ f / while x", "\t", "Format: 2"]
 
 
@@ -206,7 +213,7 @@ BAD = {
     "code beside one": ("+def sends(a): ", "+", "line 17: vllm/m.py: `return a` comes beside a definition"),
     "new: no sign": ("+    return a\n", "    return a\n", "line 28: each line of a new module begins with +, not as `"),
     "new: no Python": ("+def count(a)", "+def count(a", f"{NEW}: '(' was never closed"),
-    "new: upstream's": ("_vpatch/counts.py", "x.py", "line 25: vllm/x.py: vllm/x.py is not below vllm/_vpatch/"),
+    "new: elsewhere": ("+++ vllm/_vpatch/", "+++ vllm/../", "line 25: 'vllm/../counts.py' is no Python module below"),
     "two imports a line": (
         "import count\n",
         "import count; import re\n",

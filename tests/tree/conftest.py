@@ -47,11 +47,15 @@ MODULES = {
 FIRST = {
     "vllm/_vpatch/first.py": b"first = 1\n",
     "vllm/_vpatch/shared.py": b"shared = 1\n",
+    "vllm/engine/added.py": b"# vpatch: one\nadded = 1\n",
+    "vllm/mine/deep/added.py": b"# vpatch: one\nadded = 1\n",
     **{path: old + b"one = 1  # vpatch: one\n" for path, old in MODULES.items() if path[-4] in "0123"},
 }
 SECOND = FIRST | {
     "vllm/_vpatch/second.py": b"second = 2\n",
     "vllm/_vpatch/shared.py": b"shared = 2\n",
+    "vllm/mine/deep/added.py": b"# vpatch: one\nadded = 2\n",
+    "vllm/mine/other/added.py": b"# vpatch: two\nadded = 2\n",
     "vllm/engine/m0.py": FIRST["vllm/engine/m0.py"] + b"two = 2  # vpatch: two\n",
     "vllm/engine/m5.py": MODULES["vllm/engine/m5.py"] + b"two = 2  # vpatch: two\n",
 }

@@ -30,7 +30,7 @@ def test_provenance(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
 
     about = said(sandbox)
-    assert about.keys() == {"schema", "vpatch", "when", "who", "overlays", "files"}
+    assert about.keys() == {"schema", "vpatch", "when", "who", "overlays", "folders", "files"}
     assert about["vpatch"] == version("vpatch")
     assert about["schema"] == 1
     assert about["when"] == "2023-11-14T22:13:20Z"

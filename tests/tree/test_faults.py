@@ -244,12 +244,12 @@ def test_the_order_of_steps(sandbox: Sandbox) -> None:
     groups = [
         "under-way" if path.endswith("/.under-way.json.vpatch-new")
         else "originals" if "/originals/" in path or "/patches/" in path
-        else "companions" if "/_vpatch/" in path
+        else "added" if "/_vpatch/" in path or "added.py" in path
         else "modules" if path.startswith("vllm/")
         else "lists"
         for path in renamed
     ]  # fmt: skip
-    assert list(dict.fromkeys(groups)) == ["under-way", "originals", "companions", "modules", "lists"]
+    assert list(dict.fromkeys(groups)) == ["under-way", "originals", "added", "modules", "lists"]
     assert groups == sorted(groups, key=list(dict.fromkeys(groups)).index)
     assert Path(renamed[-1]).name == ".RECORD.vpatch-new"
     for path, group in zip(renamed[:-2], groups, strict=False):

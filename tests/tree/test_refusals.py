@@ -174,7 +174,7 @@ def mount(path: str) -> Harm:
 
 
 M1, M2, M3 = "vllm/engine/m1.py", "vllm/layers/m2.py", "vllm/layers/m3.py"
-KEPT = f"{INFO}/vpatch"
+KEPT, ADDED, NEW = f"{INFO}/vpatch", "vllm/engine/added.py", "vllm/mine/deep/added.py"
 ORIGINALS, NOTE = f"{KEPT}/originals", f"{KEPT}/provenance.json"
 IMMUTABLE, APPEND = "immutable (chattr +i)", "append-only (chattr +a)"
 # What is there, what happens to it, what is desired, and texts in each of the problems.
@@ -182,7 +182,16 @@ REFUSED: dict[str, tuple[str, Harm, str, list[tuple[str, ...]]]] = {
     "missing modules": ("pristine", removed(MODULE, M1), "first", [
         (f"no such file: {path}: an overlay changes it",) for path in (MODULE, M1)
     ]),
-    "lost originals": ("first", rmtree(KEPT), "second", [(f"no original kept: {MODULE}: ", "reinstall vLLM")]),
+    "lost originals": ("first", rmtree(KEPT), "second", [
+        (f"no original kept: {path}: ", "reinstall vLLM") for path in (MODULE, NEW)
+    ]),
+    "an edited module that vpatch added": ("first", wrote(ADDED, b"# vpatch: one\nmine = 1\n"), "pristine", [
+        (f"edited after vpatch: {ADDED}: an edit that is not vpatch's would be lost",)
+    ]),
+    "a linked folder of new modules": ("first", linked("vllm/mine"), "pristine", [("symlink",)] * 3),
+    "an immutable folder of new modules": ("first", flag("vllm/mine/deep", "i"), "pristine", [
+        (f"cannot remove: {NEW}: its folder is {IMMUTABLE}",), (f"cannot remove: vllm/mine/deep: it is {IMMUTABLE}",)
+    ]),
     "a lost original": ("first", removed(f"{ORIGINALS}/{MODULE}"), "pristine", [(f"no original kept: {MODULE}: ",)]),
     "a kept RECORD that is none": (
         "first", wrote(f"{ORIGINALS}/{RECORD}", b"a" * 200_000), "pristine", [("bad RECORD: ", "/originals/")]

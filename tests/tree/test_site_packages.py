@@ -114,24 +114,42 @@ def test_modes_and_owners_stay(sandbox: Sandbox) -> None:
     }
 
 
-def test_bytecode_of_companions_goes_with_them(sandbox: Sandbox) -> None:
+def test_bytecode_of_added_modules_goes_with_them(sandbox: Sandbox) -> None:
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
     for name in ("first.cpython-312.pyc", "gone.cpython-312.pyc"):
         sandbox.write(f"vllm/_vpatch/__pycache__/{name}", b"")
+        sandbox.write(f"vllm/mine/__pycache__/{name}", b"")
+    sandbox.write("vllm/engine/__pycache__/added.cpython-312.pyc", b"")
 
     sandbox.settle({})
 
     assert sandbox.snapshot() == pristine
 
 
-def test_a_users_file_among_the_companions_stays(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("folder", ["vllm/_vpatch", "vllm/mine", "vllm/mine/deep"])
+@pytest.mark.parametrize("name", ["notes.txt", "sourceless.pyc"])
+def test_a_users_file_among_added_modules_stays(sandbox: Sandbox, folder: str, name: str) -> None:
+    pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
-    sandbox.write("vllm/_vpatch/notes.txt", b"mine")
+    sandbox.write(f"{folder}/{name}", b"mine")
 
     sandbox.settle({})
 
-    assert [path.name for path in (sandbox.root / "vllm/_vpatch").iterdir()] == ["notes.txt"]
+    above = {folder: None} if folder != "vllm/mine/deep" else {"vllm/mine": None, folder: None}
+    assert sandbox.snapshot() == {**pristine, **above, f"{folder}/{name}": b"mine"}
+
+
+@pytest.mark.parametrize("folder", ["vllm/mine", "vllm/mine/deep"])
+def test_a_folder_that_was_there_stays(sandbox: Sandbox, folder: str) -> None:
+    (sandbox.root / folder).mkdir(parents=True)
+    before = sandbox.snapshot()
+
+    sandbox.settle(sandbox.first)
+    sandbox.settle(sandbox.second)
+    sandbox.settle({})
+
+    assert sandbox.snapshot() == before
 
 
 def test_foreign_files_in_the_folder_of_originals_are_removed(sandbox: Sandbox) -> None:

@@ -23,6 +23,7 @@ from tests.tree.conftest import git, row
 
 ONE, TWO, THREE = (f"vllm/{name}.py" for name in ("one", "two", "three"))
 COMPANION, GONE = "vllm/_vpatch/demo.py", "vllm/_vpatch/gone.py"
+MINE, LEFT = "vllm/mine/demo.py", "vllm/left/gone.py"
 INFO = "vllm-1.dist-info"
 FILES = {
     "vllm/__init__.py": b"",
@@ -41,13 +42,23 @@ def inserted(file: str, code: str) -> Edit:
 
 
 OTHER = made("other", ReplaceExpr(ONE, "", old="0", new="10"))
-NEW = made("demo", inserted(ONE, "y = 3"), inserted(THREE, "z = 3"), AddFile(COMPANION, "new = 1\n"))
+NEW = made(
+    "demo",
+    inserted(ONE, "y = 3"),
+    inserted(THREE, "z = 3"),
+    AddFile(COMPANION, "new = 1\n"),
+    AddFile(MINE, "new = 1\n"),
+)
 OLD = {
     "other code": made("demo", inserted(ONE, "y = 2"), inserted(THREE, "z = 3"), AddFile(COMPANION, "new = 1\n")),
     "another companion": made("demo", *NEW.overlay.parts[0].shapes[0].edits[:2], AddFile(COMPANION, "old = 1\n")),
     "another file": made("demo", *NEW.overlay.parts[0].shapes[0].edits, inserted(TWO, "v = 3")),
     "one companion more": made("demo", *NEW.overlay.parts[0].shapes[0].edits, AddFile(GONE, "old = 1\n")),
-    "everything": made("demo", inserted(ONE, "y = 2"), inserted(TWO, "v = 2"), AddFile(GONE, "old = 1\n")),
+    "another new module": made("demo", *NEW.overlay.parts[0].shapes[0].edits[:3], AddFile(MINE, "old = 1\n")),
+    "one new module more": made("demo", *NEW.overlay.parts[0].shapes[0].edits, AddFile(LEFT, "old = 1\n")),
+    "everything": made(
+        "demo", inserted(ONE, "y = 2"), inserted(TWO, "v = 2"), AddFile(GONE, "old = 1\n"), AddFile(LEFT, "old = 1\n")
+    ),
 }
 VERSIONS = pytest.mark.parametrize("old", OLD)
 
@@ -109,7 +120,14 @@ def test_what_is_not_asked_for_is_not_upgraded(store: SitePackages) -> None:
 
 @pytest.mark.parametrize(
     ("old", "file"),
-    [("other code", ONE), ("other code", COMPANION), ("another companion", THREE), ("another file", ONE)],
+    [
+        ("other code", ONE),
+        ("other code", COMPANION),
+        ("another companion", THREE),
+        ("another file", ONE),
+        ("another new module", MINE),
+        ("one new module more", LEFT),
+    ],
 )
 def test_an_edit_of_the_user_stays(store: SitePackages, old: str, file: str) -> None:
     """Then there is no upgrade, since it could lose the edit."""
@@ -181,7 +199,7 @@ def test_the_verbs_tell_of_it(store: SitePackages, install: Callable[..., None],
     assert done.upgraded == done.affected == ("demo",)
     for file, (_, now) in ahead.files.items():
         assert (tree.read(file)) == now
-    assert ("+++ /dev/null" in ahead.lines) is (GONE in ahead.files)
+    assert ("+++ /dev/null" in ahead.lines) is (not {GONE, LEFT}.isdisjoint(ahead.files))
     assert {*ahead.files} == {*done.changed} - {f"{INFO}/RECORD"}
     assert vpatch.status(tree).upgradable == ()
     vpatch.verify(tree)
@@ -225,6 +243,9 @@ def test_a_checkout(public: Path) -> None:
 
     assert writes.upgraded == ("demo",)
     assert {path.name for path in (root / "vllm/_vpatch").iterdir()} == {"demo.py"}
+    assert (root / MINE).is_file()
+    assert not (root / LEFT).parent.exists()
     assert (root / TWO).read_bytes() == FILES[TWO]
     revert(checkout, [NEW, OTHER], None)
     assert git(root, "status", "--porcelain") == ""
+    assert not (root / MINE).parent.exists()

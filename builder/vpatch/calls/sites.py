@@ -11,7 +11,6 @@ from vpatch.core.calls import inserted_by
 from vpatch.core.engine import Engine, Read
 from vpatch.core.landing.companions import catches
 from vpatch.core.landing.flow import truth
-from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import first_line
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Landed
@@ -25,7 +24,7 @@ Used: TypeAlias = ast.Call | ast.Attribute | ast.ImportFrom | ast.FunctionDef | 
 
 @dataclass(frozen=True)
 class NewCode:
-    """Code of an overlay in one file: all of a companion (`ranges` None), or what edits insert."""
+    """Code of an overlay in one file: all of a module that it adds (`ranges` None), or what edits insert."""
 
     overlay: str
     key: str  # in the overlay's list of calls
@@ -56,7 +55,7 @@ def code_of(engine: Engine, read: Read) -> tuple[Workspace, list[NewCode]]:
         for file in dict.fromkeys(edit.file for edit, _ in findings):
             if not file.endswith(".py"):
                 continue
-            if file.startswith(COMPANIONS):
+            if any(finding.adds for edit, finding in findings if edit.file == file):
                 found.append(NewCode(overlay, file, file, None))
             else:
                 places = [code for edit, finding in findings if edit.file == file for code in finding.landed]

@@ -27,7 +27,7 @@ from vpatch.cli.overlays import summary, title
 from vpatch.cli.target import Target
 from vpatch.cli.wording import Line, command, counted, diff_line, table
 from vpatch.core.catalogue import Selection, discover, has_mark, select
-from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import PartChange, State, Verdict
 from vpatch.errors import Failure
 from vpatch.tree.locate import Reads, Tree
@@ -128,7 +128,7 @@ def diffs(part: PartChange) -> dict[str, list[str]]:
 
 def added(part: PartChange) -> dict[str, str]:
     """Return the modules that a part adds, each with its number of lines in words."""
-    added = {file: new for file, (_, new) in part.files.items() if file.startswith(COMPANIONS)}
+    added = {file: new for file, (old, new) in part.files.items() if old is None}
     return {file: counted(new.count(b"\n"), "line") for file, new in added.items()}
 
 

@@ -121,14 +121,22 @@ def _found(findings: Findings) -> set[Found]:
 
 
 def _telling(findings: Findings) -> list[EditFinding]:
-    """Return the findings that show who made the change: not those of imports and companions, which parts may share."""
+    """Return the findings that show who made the change: not those of imports and companions, which parts may share.
+
+    A new module outside of the companions' folder shows it: upstream can have it, too.
+    """
     return [one for edit, one in findings if not _is_shared(edit)] or [finding for _, finding in findings]
 
 
 def _is_shared(edit: Edit) -> bool:
-    return isinstance(edit, EnsureImport | AddFile) or (
-        isinstance(edit, Patch) and not edit.scope and edit.hunk.imports
-    )
+    match edit:
+        case EnsureImport():
+            return True
+        case AddFile():
+            return edit.is_companion
+        case Patch():
+            return not edit.scope and edit.hunk.imports
+    return False
 
 
 def _all_after(findings: Findings) -> bool:

@@ -39,6 +39,11 @@ def without_marks(content: bytes) -> bytes:
     return _COMMENT.sub(b"", content)
 
 
+def begins_marked(content: bytes) -> bool:
+    """Whether the first line of a module is a mark alone, as of those that vpatch adds."""
+    return _MARK.fullmatch(content.partition(b"\n")[0].decode("utf-8", "replace")) is not None
+
+
 def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes | None]) -> tuple[str, ...]:
     """Return the files of a tree that have a mark of an overlay."""
     return tuple(file for file in files if overlay in marks_in(read(file) or b""))

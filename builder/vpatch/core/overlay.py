@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from vpatch.core.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
-"""The folder in which vpatch adds files; upstream has none there."""
+"""The folder of companions; upstream has no file there."""
+MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
+"""The path of a module of vLLM."""
 
 
 class Edit(Protocol):

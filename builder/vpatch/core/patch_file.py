@@ -26,7 +26,7 @@ from itertools import pairwise
 from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed, hunks
 from vpatch.core.edits.definitions import AddFile
-from vpatch.core.overlay import Edit, Overlay, Part
+from vpatch.core.overlay import MODULE, Edit, Overlay, Part
 from vpatch.core.verdict import State
 
 SUFFIX = ".vpatch"
@@ -38,7 +38,6 @@ _HUNKS = 500  # each is compared with the others
 
 _FIELD = re.compile(r"([A-Z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*): (\S.*)")
 _FILE = re.compile(r"(---|\+\+\+)(?: (.*))?")
-_MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _LINK = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+", re.ASCII)
 _SPAN = re.compile(rf"([^\s-]++)(?:-([^\s-]++))? ({'|'.join(State)})")
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
@@ -100,7 +99,7 @@ def parse(data: bytes) -> PatchFile:
         raise ValueError(f"line {below + 1}: below the head, `--- PATH` or `+++ PATH` begins what changes")
     changes: dict[str, ModuleChange] = {}
     for (at, sign, path), (end, *_) in pairwise([*files, (len(lines), "", "")]):
-        if not _MODULE.fullmatch(path):
+        if not MODULE.fullmatch(path):
             raise ValueError(f"line {at + 1}: {path!r} is no Python module below vllm/")
         if path in changes:
             raise ValueError(f"line {at + 1}: {path} is there twice; put all its hunks below one `---`")

@@ -58,17 +58,26 @@ class Landed:
         return self.reads is None and not self.header
 
 
+ADDED = frozenset({0})
+"""What `EditFinding.marked` is of a file that the edit added."""
+
+
 @dataclass(frozen=True)
 class EditFinding:
     """What one edit finds."""
 
     found: Found
     because: object = ""  # for `LOST`, the reason; `str` of it is the message
-    marked: frozenset[int] = frozenset()  # the lines with marks that the edit explains; 0 is the whole file
+    marked: frozenset[int] = frozenset()  # the lines with marks that the edit explains; or `ADDED`
     regions: tuple[Path, ...] = ()  # the code that the edit changes
     context: tuple[Path, ...] = ()  # the code that it knows its place by
     binds: tuple[tuple[str, str], ...] = ()  # qualified names that the edit binds, each with what it binds them to
     landed: tuple[Landed, ...] = ()  # the edit's own code in the file
+
+    @property
+    def adds(self) -> bool:
+        """Whether the edit has added the whole file."""
+        return self.marked == ADDED
 
 
 @dataclass(frozen=True)

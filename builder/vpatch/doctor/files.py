@@ -43,8 +43,8 @@ def edits(subject: Subject) -> Iterator[Finding]:
     if missing:
         do = "reinstall vLLM: an upgrade or an uninstall was interrupted"
         yield Finding("missing-file", Level.WARNING, "files that RECORD lists are missing", tuple(sorted(missing)), do)
-    there = (path.relative_to(tree.root).as_posix() for path in (tree.root / "vllm").rglob("*.py"))
-    if added := sorted(path for path in there if path not in modules and not path.startswith(COMPANIONS)):
+    there = {path.relative_to(tree.root).as_posix() for path in (tree.root / "vllm").rglob("*.py")}
+    if added := sorted(path for path in there - modules.keys() - reported if not path.startswith(COMPANIONS)):
         what = "Python files in vllm/ that no package lists: another patcher may have added them"
         yield Finding("unlisted-file", Level.NOTE, what, tuple(added))
     if not by_author and not missing:

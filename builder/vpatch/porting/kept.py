@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
+from vpatch.core.overlay import MODULE
 from vpatch.errors import Failure, Problem, raise_all
 from vpatch.porting.diffs import FileDiff, LineChange, LineHunk
 from vpatch.porting.paths import BESIDE, BUILT
 
 FAILED = "cannot import"
-_MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _BUILT_FILES = frozenset({"setup.py", "CMakeLists.txt", "Cargo.toml", "Cargo.lock", "build.rs", "MANIFEST.in"})
 _NATIVE = re.compile(r"\.(?:cu|cuh|hip|c|cc|cpp|cxx|h|hpp|rs|so|pyd|proto)$")
 # Names by which Python finds native code: of operators, in strings, and of Rust's functions.
@@ -74,7 +74,7 @@ def fate_of(file: FileDiff) -> Fate:
         return Fate.PACKAGE
     if not file.path.endswith(".py"):
         return Fate.DATA
-    return Fate.KEPT if _MODULE.fullmatch(file.path) else Fate.ODD
+    return Fate.KEPT if MODULE.fullmatch(file.path) else Fate.ODD
 
 
 def _refusals(by_fate: Mapping[Fate, Sequence[FileDiff]], where: str, *, python_only: bool) -> Iterator[Problem]:

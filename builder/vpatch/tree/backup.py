@@ -4,16 +4,17 @@ It decides no state. `revert` and people need it, and it tells whether vpatch wr
 
     <dist-info>/vpatch/originals/<path>   the bytes of <path> before the first change; RECORD's too
     <dist-info>/vpatch/patches/<id>.vpatch  the patch files that are applied, see `tree.copies`
-    <dist-info>/vpatch/provenance.json    what is applied: the files, as `vpatch.manifest` has them, "vpatch", "when",
-                                          "who", and "overlays", for people
-    <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: every hash that it may have left
+    <dist-info>/vpatch/provenance.json    what is applied: the files, as `vpatch.manifest` has them, the "folders" that
+                                          vpatch made for them, "vpatch", "when", "who", and "overlays", for people
+    <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: every hash that it may have left,
+                                          which files it "added", and which "folders" it made
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from errno import ELOOP, ENOENT
 from pathlib import Path
@@ -45,6 +46,8 @@ class Kept:
     before: Mapping[str, str | None] = field(default_factory=dict)  # sha256 before vpatch; None: vpatch added the file
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what vpatch wrote
     under_way: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what a killed run may have left
+    adding: frozenset[str] = frozenset()  # the files that this run may have added
+    folders: frozenset[str] = frozenset()  # the folders that vpatch made for files that it added
     patches: Mapping[str, bytes] = field(default_factory=dict)  # the patch files that are applied, by id
     overlays: object = None  # the note that provenance holds for people
     provenance: bytes | None = None
@@ -59,7 +62,12 @@ class Kept:
     @property
     def paths(self) -> frozenset[str]:
         """Every path of the tree that something is kept or known about."""
-        return frozenset(self.originals).union(self.before, filter(is_companion, self.under_way))
+        return frozenset(self.originals).union(self.before, self.adding)
+
+    @property
+    def added(self) -> frozenset[str]:
+        """The files that vpatch added, or was about to add when it was killed."""
+        return self.adding.union(path for path, before in self.before.items() if before is None) - {*self.originals}
 
     def wrote(self, path: str, content: bytes) -> bool:
         """Whether vpatch wrote `content` at `path`, or found it there."""
@@ -76,7 +84,7 @@ class Kept:
 
 
 def is_companion(path: str) -> bool:
-    """Whether `path` is one of the files that vpatch adds."""
+    """Whether `path` is a companion: what vpatch adds in the folder that is its own."""
     return path.startswith(COMPANIONS)
 
 
@@ -115,7 +123,7 @@ def originals(tree: Tree, kept: Kept | None = None) -> Mapping[str, bytes | None
     kept = kept or read(tree)
     if kept.broken:
         raise Failure(Problem("cannot read provenance", folder(tree), kept.broken, code=Code.PROVENANCE))
-    return {**kept.originals, **dict.fromkeys(filter(is_companion, {**kept.before, **kept.under_way}))}
+    return {**kept.originals, **dict.fromkeys(sorted(kept.added))}
 
 
 def read(tree: Tree) -> Kept:
@@ -137,7 +145,10 @@ def read(tree: Tree) -> Kept:
     found = Kept(contents, record, patches=patches, provenance=provenance, unclean=unclean)
     try:
         document, files = manifest.read(provenance) if provenance is not None else ({}, {})
-        _, writing = manifest.read(under_way) if under_way is not None else ({}, {})
+        run, writing = manifest.read(under_way) if under_way is not None else ({}, {})
+        folders = frozenset(_paths(document, "folders")).union(_paths(run, "folders"))
+        # Older runs note no "added": all that they add are companions.
+        adding = frozenset(filter(is_companion, writing)).union(_paths(run, "added"))
     except ValueError as error:
         why = " ".join(str(error)[:200].split())
         return replace(found, provenance=None, unclean=True, broken=f"not what vpatch writes: {why}")
@@ -146,11 +157,27 @@ def read(tree: Tree) -> Kept:
         before={path: file.before for path, file in files.items()},
         after={path: file.after for path, file in files.items()},
         under_way={path: file.after for path, file in writing.items()},
+        adding=adding,
+        folders=folders,
         overlays=document.get("overlays"),
     )
 
 
-def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
+def _paths(document: Mapping[str, object], name: str) -> list[str]:
+    """Return the paths below `vllm/` that a record lists under a name; raises ValueError if it has others."""
+    found = document.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) and one.startswith("vllm/") for one in found):
+        raise ValueError(f"{name!r} is no list of paths below vllm/")
+    manifest.files_in({path: [] for path in found})  # raises
+    return found
+
+
+def provenance(
+    overlays: object,
+    before: Mapping[str, str | None],
+    after: Mapping[str, tuple[str, ...]],
+    folders: Iterable[str],
+) -> bytes:
     """Return provenance as bytes; the arguments are fields of it, and `overlays` is JSON-able."""
     from importlib import metadata
 
@@ -160,12 +187,13 @@ def provenance(overlays: object, before: Mapping[str, str | None], after: Mappin
         version = "unknown"
     about = {"schema": manifest.SCHEMA, "vpatch": version, "when": rfc3339(source_date_epoch()), "who": user_name()}
     files = manifest.as_json({path: Written(before[path], hashes) for path, hashes in after.items()})
-    return _json({**about, "overlays": overlays, "files": files})
+    return _json({**about, "overlays": overlays, "folders": sorted(folders), "files": files})
 
 
-def under_way(files: Mapping[str, tuple[str, ...]]) -> bytes:
+def under_way(files: Mapping[str, tuple[str, ...]], added: Iterable[str], folders: Iterable[str]) -> bytes:
     """Return the note of a run that is about to write `files`, sha256 by path."""
-    return _json({"schema": manifest.SCHEMA, "files": {path: list(files[path]) for path in sorted(files)}})
+    lists = {"added": sorted(added), "folders": sorted(folders)}
+    return _json({"schema": manifest.SCHEMA, **lists, "files": {path: list(files[path]) for path in sorted(files)}})
 
 
 def _json(document: Mapping[str, object]) -> bytes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vpatch import manifest
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import begins_marked, marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, collecting, naming, raise_all
 from vpatch.foreign import parse_json, read_regular
@@ -154,13 +154,18 @@ class Checkout:
         return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited))
 
     def _unsafe(self, file: str, edited: Collection[str]) -> Iterator[Problem]:
-        now, committed = self.read(file), self.committed(file)
-        if committed is None and not is_companion(file):
+        now, committed, adds = self.read(file), self.committed(file), self._adds(file)
+        if committed is None and not adds:
             yield Problem("unknown file", file, "git does not have it: there would be nothing to revert to")
-        elif now != committed and not marks_in(now or b"") and not (now is None and is_companion(file)):
+        elif now != committed and not marks_in(now or b"") and not (now is None and adds):
             yield Problem("dirty file", file, self._why_dirty(file))
         elif file in edited:
             yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")
+
+    def _adds(self, file: str) -> bool:
+        """Whether vpatch adds the file, or has added it."""
+        now = self.read(file)
+        return is_companion(file) or (self.committed(file) is None and (now is None or begins_marked(now)))
 
     def _why_dirty(self, file: str) -> str:
         with _naming(self.tree.root):
@@ -177,9 +182,23 @@ class Checkout:
         return now not in (None, self.committed(file)) and sha256(now or b"") not in self.found.written.get(file, [])
 
     def _is_tidy(self) -> bool:
-        """Whether no killed run left anything, an empty folder of companions included."""
-        companions = self.tree.root / COMPANIONS
-        return not self.found.staged and (not companions.is_dir() or any(companions.glob("*.py")))
+        """Whether no killed run left anything, an empty folder of added files included."""
+        folders = [self.tree.root / one for one in self._own_folders(self.found.written)]
+        return not self.found.staged and not any(one.is_dir() and not any(one.rglob("*.py")) for one in folders)
+
+    def _own_folders(self, files: Iterable[str]) -> list[str]:
+        """List the folders of companions and of such files in which git has nothing, without those in another one.
+
+        As git does, vpatch removes them with their last file.
+        """
+        paths = (PurePosixPath(file) for file in files if file not in self.found.blobs)
+        above = {str(folder) for path in paths for folder in [*path.parents][:-2]} | {COMPANIONS.rstrip("/")}
+        found: list[str] = []
+        for folder in sorted(above):
+            inner = any(f"{folder}/".startswith(f"{one}/") for one in found)
+            if not inner and not any(blob.startswith(f"{folder}/") for blob in self.found.blobs):
+                found.append(folder)
+        return found
 
     @property
     def _ledger(self) -> Path:
@@ -203,25 +222,28 @@ class Checkout:
         with Folders(self.tree.root) as folders:
             folders.discard(self.found.staged)
             made: list[str] = []
+            own = self._own_folders([*todo, *before])
             try:
-                self._stage(folders, todo, made)
-                # What is being written, and what was: a kill from here on may leave either.
+                # What is being written, and what was: a kill from here on may leave either, and new folders.
                 self._note({file: [*before.get(file, []), *ours.get(file, [])] for file in {**before, **ours}})
+                self._stage(folders, todo, made, own)
             except BaseException:
                 folders.discard(map(disk.waiting, todo), made)
-                with suppress(OSError), Folders(self.git_dir.resolve()) as own:
-                    own.discard([disk.waiting(self._ledger.name)])
+                with suppress(OSError), Folders(self.git_dir.resolve()) as git:
+                    git.discard([disk.waiting(self._ledger.name)])
                 raise
-            for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
+            # A module must never import one that is not there yet, or no longer.
+            for file in sorted(todo, key=lambda file: (todo[file] is None, not self._adds(file), file)):
                 with naming("cannot write", file, LATER):
                     folders.remove(file) if todo[file] is None else folders.put(file)
                     folders.remove_bytecode(bytecode.twins(folders.root / file))
                     folders.sync(parent(file))
-            with naming("cannot tidy up", COMPANIONS, LATER):
-                folders.prune(COMPANIONS)
+            for folder in own:
+                with naming("cannot tidy up", folder, LATER):
+                    folders.prune(folder)
             self._note(ours)
 
-    def _stage(self, folders: Folders, todo: Mapping[str, bytes | None], made: list[str]) -> None:
+    def _stage(self, folders: Folders, todo: Mapping[str, bytes | None], made: list[str], own: Iterable[str]) -> None:
         problems: list[Problem] = []
         for file, new in todo.items():
             with collecting(problems), naming("cannot write" if new is not None else "cannot remove", file):
@@ -233,10 +255,10 @@ class Checkout:
         for file in todo if not problems else ():
             with naming("cannot remove bytecode of", file):
                 folders.remove_bytecode(bytecode.twins(folders.root / file))
-        with naming("cannot tidy up", COMPANIONS):
-            gone = [file for file, new in todo.items() if new is None]
-            empty = guard.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)
-            problems += guard.refusals(folders, empty)
+        gone = [file for file, new in todo.items() if new is None]
+        for folder in own:
+            with naming("cannot tidy up", folder):
+                problems += guard.refusals(folders, guard.emptied(folders, folder, gone, todo.keys() - gone))
         raise_all(dict.fromkeys(problems))
 
 

@@ -20,6 +20,7 @@ class FileState(NamedTuple):
     origin: bytes | None  # None, too, if they are lost
     tracked: bool  # `want` is the work of overlays, which `revert` has to undo
     edited: bool = False  # `want` holds a user's edit, too, which `revert` must not lose
+    added: bool = False  # vpatch adds it: without overlays, there is no such file
 
 
 def parsed(content: bytes, path: str) -> Record:

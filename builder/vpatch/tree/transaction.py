@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Problem, collecting, naming, raise_all
@@ -28,7 +28,9 @@ class Steps:
     change: bool = False  # there is something to do besides removing stale bytecode
     originals: Mapping[str, bytes] = field(default_factory=dict)  # original bytes and patch files to keep
     files: Mapping[str, bytes] = field(default_factory=dict)  # new bytes of modules and companions
-    removed: tuple[str, ...] = ()  # companions to remove
+    added: frozenset[str] = frozenset()  # those of the files that vpatch adds
+    removed: tuple[str, ...] = ()  # files that vpatch added, to remove
+    folders: tuple[str, ...] = ()  # the folders that vpatch made for files that it adds, outer ones first
     lists: Mapping[str, bytes] = field(default_factory=dict)  # new bytes of provenance and RECORD
     dropped: tuple[str, ...] = ()  # originals and patch files to remove
     bytecode: tuple[Path, ...] = ()  # stale twins of files that stay
@@ -43,7 +45,7 @@ def carry_out(tree: Tree, steps: Steps, expected: Mapping[str, Loaded | None]) -
     `expected` has the files that change, and RECORD, as they were read under the lock.
     """
     if expected:
-        guard.refuse_links(tree, [*expected, backup.folder(tree), COMPANIONS])
+        guard.refuse_links(tree, [*expected, backup.folder(tree), COMPANIONS, *steps.folders])
     with Folders(tree.root) as folders:
         with naming("cannot remove stale bytecode", f"{tree.root}"):
             folders.remove_bytecode(steps.bytecode)
@@ -61,11 +63,11 @@ class _Transaction:
     info: str
 
     def carry_out(self) -> None:
-        # Companions come first: a changed module must never import one that is not there yet.
-        companions = {path: content for path, content in self.steps.files.items() if backup.is_companion(path)}
-        modules = {path: content for path, content in self.steps.files.items() if path not in companions}
-        with self.staged(({**companions, **modules, **self.steps.lists}, self.steps.originals)):
-            for group in (self.steps.originals, companions, modules):
+        # New modules come first: a changed module must never import one that is not there yet.
+        added = {path: content for path, content in self.steps.files.items() if path in self.steps.added}
+        modules = {path: content for path, content in self.steps.files.items() if path not in added}
+        with self.staged(({**added, **modules, **self.steps.lists}, self.steps.originals)):
+            for group in (self.steps.originals, added, modules):
                 self.put(group)
             for path in self.steps.removed:
                 with naming("cannot remove", path, LATER):
@@ -151,17 +153,18 @@ class _Transaction:
 
     def leavings(self) -> list[str]:
         # Before anything is changed: the files and folders that `tidy_up` will remove.
-        companions = [_COMPANIONS] if self.no_companion_stays(self.steps.removed) else []
+        going = self.going(self.steps.removed)
         if self.steps.ends:
-            return [*companions, self.base]
+            return [*going, self.base]
         dropped, new = self.steps.dropped, self.steps.originals
         kept = (f"{self.base}/originals", f"{self.base}/{backup.PATCHES}")
         empty = (path for folder in kept for path in guard.emptied(self.folders, folder, dropped, new))
-        return [*companions, *dropped, *empty, *self.strays()]
+        return [*going, *dropped, *empty, *self.strays()]
 
     def tidy_up(self) -> None:
-        if self.no_companion_stays():
-            self.folders.remove(_COMPANIONS)
+        for folder in self.going():
+            self.folders.remove(folder)
+            self.folders.sync(parent(folder))
         for path in (self.base,) if self.steps.ends else self.steps.dropped:
             self.folders.remove(path)
         if not self.steps.ends:
@@ -177,13 +180,23 @@ class _Transaction:
         strays = self.folders.names(self.base) - backup.NAMES - {backup.PATCHES}
         return [f"{self.base}/{name}" for name in sorted(strays)]
 
-    def no_companion_stays(self, removed: Collection[str] = ()) -> bool:
-        """Whether the folder of companions will hold nothing but bytecode; a link to a folder is a user's."""
-        if any(map(backup.is_companion, self.steps.files)):
+    def going(self, removed: Collection[str] = ()) -> list[str]:
+        """List the folders of added files that will hold nothing but bytecode, without those in another one."""
+        found: list[str] = []
+        for folder in (_COMPANIONS, *self.steps.folders):
+            if not any(f"{folder}/".startswith(f"{above}/") for above in found) and self.is_left(folder, removed):
+                found.append(folder)
+        return found
+
+    def is_left(self, folder: str, removed: Collection[str]) -> bool:
+        """Whether a folder will hold nothing but bytecode; a link to a folder is a user's."""
+        if any(path.startswith(f"{folder}/") for path in self.steps.files):
             return False
         try:
-            for where, inner, files, at in self.folders.walk(_COMPANIONS):
-                stay = [name for name in files if not name.endswith(".pyc") and f"vllm/{where}/{name}" not in removed]
+            for where, inner, files, at in self.folders.walk(folder):
+                here = f"{parent(folder)}/{where}"
+                suffix = ".pyc" if PurePosixPath(where).name == "__pycache__" else "\0"
+                stay = [name for name in files if not name.endswith(suffix) and f"{here}/{name}" not in removed]
                 if stay or not all(disk.is_folder(name, at) for name in inner):
                     return False
         except FileNotFoundError:

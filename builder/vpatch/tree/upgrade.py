@@ -14,7 +14,6 @@ from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
 from vpatch.errors import Failure, Problem, naming
 from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, guard
-from vpatch.tree.backup import is_companion
 from vpatch.tree.disk import Folders
 from vpatch.tree.locate import Tree
 
@@ -154,7 +153,7 @@ def leftovers(tree: Tree) -> list[Problem]:
 
 
 def remove_leftovers(tree: Tree) -> tuple[str, ...]:
-    """Remove these folders, and the companions that nobody edited since; return the paths of what is gone.
+    """Remove these folders, and the files that vpatch added and nobody edited since; return the paths of what is gone.
 
     Without an installation, or if a module of the vLLM that is gone is still there, nothing is removed: the originals
     may be the only ones. Files that vpatch did not write stay.
@@ -171,13 +170,14 @@ def remove_leftovers(tree: Tree) -> tuple[str, ...]:
             kept = backup.read(Tree(tree.root, name, None))
             there = {path: data for path in sorted(kept.paths - now.paths) if (data := tree.read(path)) is not None}
             ours = [path for path, data in there.items() if sha256(data) in kept.hashes(path)]
-            if not all(map(is_companion, ours)):
+            if not kept.added.issuperset(ours):
                 continue
             with naming("cannot remove", name):
                 for file in ours:
                     folders.remove_bytecode(bytecode.twins(folders.root / file))
                     folders.remove(file)
-                folders.prune(COMPANIONS.rstrip("/"))
+                for folder in (COMPANIONS.rstrip("/"), *sorted(kept.folders)):
+                    folders.prune(folder)
                 folders.remove(f"{name}/vpatch")
                 folders.prune(name)
             gone += [*ours, *([] if (tree.root / name).exists() else [name])]

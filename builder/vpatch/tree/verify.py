@@ -16,7 +16,7 @@ from vpatch.core.landing.binding import dotted
 from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
 from vpatch.core.listing import is_folder
-from vpatch.core.marks import marked_files, marks_in
+from vpatch.core.marks import begins_marked, marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Code, Failure, Problem
@@ -174,7 +174,8 @@ def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Proble
     for error in (one for one in errors if one["cause"]):
         real, line = Path(error["file"]).resolve(), error["line"]
         file = real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
-        if file and (file.startswith(COMPANIONS) or line in _changed_lines(tree.read(file) or b"")):
+        data = (file and tree.read(file)) or b""
+        if begins_marked(data) or line in _changed_lines(data):
             cause = f"{python} fails in line {line}, in code that an overlay changed: {error['summary']}"
             lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", error["message"])
             its_own = not _may_have(tree, *lacks.groups()) if lacks else is_of_code(error)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import begins_marked, marks_in
 from vpatch.errors import Code, Failure, Problem, collecting, raise_all
 from vpatch.guest.record import Record
 from vpatch.manifest import sha256
@@ -132,7 +132,8 @@ class _Decision:
         tree, kept = self.tree, self.kept
         base = record.before(tree, rows, kept.record, files)
         originals = {file.path: file.origin for file in tracked if file.origin is not None}
-        provenance = self.provenance(note, tracked) if tracked else None
+        folders = self.folders(tracked)
+        provenance = self.provenance(note, tracked, folders) if tracked else None
         patches = self.patches if tracked else {}
         keep = backup.own_files(tree, originals, patches, base.serialize() if tracked else None, provenance)
         had = backup.own_files(tree, kept.originals, kept.patches, kept.record, kept.provenance)
@@ -145,10 +146,12 @@ class _Decision:
             change=any((changed, new, lists, dropped, kept.unclean, kept.anything and not tracked)),
             originals={path: content for path, content in new.items() if path not in lists},
             files={file.path: file.want for file in changed if file.want is not None},
+            added=frozenset(file.path for file in changed if file.added),
             removed=tuple(file.path for file in changed if file.want is None),
+            folders=tuple(sorted(folders | kept.folders)),
             lists=lists,
             dropped=dropped,
-            under_way=self.under_way(changed),
+            under_way=self.under_way(changed, folders),
             ends=not tracked,
             unclean=kept.unclean,
         )
@@ -169,13 +172,41 @@ class _Decision:
             cause, hint = "an edit that is not vpatch's would be lost", "undo it, or delete the file, and run again"
             raise Failure(Problem("edited after vpatch", path, cause, hint=hint))
         edited = edited and want is not None and bool(self.kept.hashes(path))
-        if backup.is_companion(path):
-            return FileState(path, now, want, None, tracked=want is not None, edited=edited)
+        if not anew and self.adds(path, now, want):
+            return FileState(path, now, want, None, tracked=want is not None, edited=edited, added=True)
         origin = now if anew else self.origin(path, now, want)
         if want is None:
             return FileState(path, now, origin, origin, tracked=False)
         tracked = origin is not None and want != origin
         return FileState(path, now, want, origin, tracked=tracked, edited=edited and origin is not now)
+
+    def adds(self, path: str, now: bytes | None, want: bytes | None) -> bool:
+        """Whether vpatch adds the file, or has added it, also if that is known from RECORD alone."""
+        if backup.is_companion(path) or path in self.kept.added:
+            return True
+        if path in self.kept.paths or now not in (None, want) or not begins_marked(want or b""):
+            return False
+        return self.installed is None or self.installed.row(path) is None
+
+    @cached_property
+    def installed(self) -> Record | None:
+        """The RECORD from before vpatch."""
+        if self.kept.record is None:
+            return self.rows
+        return record.parsed(self.kept.record, f"{backup.folder(self.tree)}/originals/{self.tree.record}")
+
+    def folders(self, tracked: Sequence[FileState]) -> frozenset[str]:
+        """Return the folders that vpatch makes, or has made, for the files that it adds, besides that of companions."""
+        paths = (PurePosixPath(file.path) for file in tracked if file.added and not backup.is_companion(file.path))
+        above = {str(folder) for path in paths for folder in [*path.parents][:-2]}
+        return frozenset(filter(self.makes, above))
+
+    def makes(self, folder: str) -> bool:
+        """Whether vpatch makes a folder, or has made it; where provenance is lost, RECORD lists no file in it."""
+        if folder in self.kept.folders or not (self.tree.root / folder).is_dir():
+            return True
+        rows = self.installed.rows if self.installed and self.kept.broken else ()
+        return bool(rows) and not any(row.path.startswith(f"{folder}/") for row in rows)
 
     def installed_anew(self, path: str, now: bytes | None) -> bool:
         """Whether an installer wrote the file and its row: then what is kept is of an earlier installation."""
@@ -211,23 +242,25 @@ class _Decision:
             hint = f"if an overlay changed it, {backup.REINSTALL}; if it is a mere comment, reword it"
         return Problem("no original kept", path, cause, hint=hint)
 
-    def provenance(self, note: object, tracked: Sequence[FileState]) -> bytes:
+    def provenance(self, note: object, tracked: Sequence[FileState], folders: frozenset[str]) -> bytes:
         """Return provenance; its bytes stay if nothing but time and user would differ."""
         kept, overlays = self.kept, json.loads(json.dumps(note))
         before = {file.path: None if file.origin is None else sha256(file.origin) for file in tracked}
         wanted = [(file, sha256(file.want)) for file in tracked if file.want is not None]
         after = {file.path: kept.hashes(file.path) if file.edited else (digest,) for file, digest in wanted}
-        if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
+        known = (kept.overlays, kept.before, kept.after, kept.folders) == (overlays, before, after, folders)
+        if kept.provenance is not None and known:
             return kept.provenance
-        return backup.provenance(overlays, before, after)
+        return backup.provenance(overlays, before, after, folders)
 
-    def under_way(self, changed: Sequence[FileState]) -> bytes:
-        files = dict(self.kept.under_way)
+    def under_way(self, changed: Sequence[FileState], folders: frozenset[str]) -> bytes:
+        files, added = dict(self.kept.under_way), {*self.kept.adding}
         for file in changed:
-            if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):
+            if file.edited or (file.want == file.origin and not file.added):
                 continue
             # A companion that exists, and of which nothing is kept, is vpatch's, too.
-            ours = (file.want, file.now if backup.is_companion(file.path) else None)
+            ours = (file.want, file.now if file.added else None)
+            added |= {file.path} if file.added else set()
             hashes = [sha256(content) for content in ours if content is not None]
             files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
-        return backup.under_way(files)
+        return backup.under_way(files, added, folders | self.kept.folders)

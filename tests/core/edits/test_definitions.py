@@ -99,6 +99,8 @@ def test_a_definition_is_replaced(scope: str, old: str, new: str) -> None:
 
 COMPANION = "vllm/_vpatch/new.py"
 ADD = AddFile(COMPANION, "x = 'é'\n")
+NEW_FILE = "vllm/mine/policy.py"
+POLICY = AddFile(NEW_FILE, '"""Ours."""\nx = f(a=1, b=2)\ndef g():\n    """Why."""\n    return x\n')
 
 
 def test_a_file_is_added_with_the_mark_first() -> None:
@@ -124,6 +126,8 @@ OTHER = "in line 1 is not what this version makes; if you edited it, undo the ed
         ("class B:\n    x\n", add("A"), "no 'A' here"),
         ("x\ndef f(): return 2\n", REPLACE, "`return 3` is not there; line 2 has `return 2`"),
         ("class f:\n    def f2(): ...\n", REPLACE, "`def f(): ...` is not there"),
+        ({NEW_FILE: b"x = 1\n"}, POLICY, "upstream has its own module there, which is another program"),
+        ({COMPANION: ADD.text.encode()}, ADD, "exists already, with other contents"),
         ({COMPANION: b"x = 1\n"}, ADD, "exists already, with other contents"),
         ({COMPANION: b""}, ADD, "exists already, with other contents"),
         ({COMPANION: b"# vpatch: demo\nx = 2\n"}, ADD, OTHER),
@@ -134,10 +138,37 @@ def test_it_drifts(source: str | Files, edit: Edit, message: str) -> None:
     drifts(source, edit, message)
 
 
-@pytest.mark.parametrize("file", ["vllm/new.py", "/vllm/_vpatch/x.py", "../vllm/_vpatch/x.py"])
-def test_added_files_have_their_own_folder(file: str) -> None:
-    with pytest.raises(ValueError, match="is not below vllm/_vpatch/"):
+@pytest.mark.parametrize("file", ["/vllm/_vpatch/x.py", "../vllm/_vpatch/x.py", "vllm/../x.py", "os.py", "vllm/x.json"])
+def test_only_modules_of_vllm_are_added(file: str) -> None:
+    with pytest.raises(ValueError, match="is no Python module below vllm/"):
         AddFile(file, "")
+
+
+STATES: dict[str, tuple[bytes | None, State]] = {
+    "missing": (None, State.PENDING),
+    "ours": (f"# vpatch: demo\n{POLICY.text}".encode(), State.APPLIED),
+    "upstream's": (POLICY.text.encode(), State.MERGED),
+    "the same program": (b"# SPDX\nx = f(b=2, a=1)  # why\n\ndef g(): return x\n", State.MERGED),
+    "another overlay's": (f"# vpatch: other\n{POLICY.text}".encode(), State.MERGED),
+    "another program": (POLICY.text.replace("b=2", "b=3").encode(), State.DRIFTED),
+    "ours, edited": (f"# vpatch: demo\n{POLICY.text}y = 1\n".encode(), State.DRIFTED),
+    "empty": (b"", State.DRIFTED),
+    "no Python": (b"x =", State.DRIFTED),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_new_module_of_vllm(name: str) -> None:
+    data, state = STATES[name]
+
+    assert verdict({} if data is None else {NEW_FILE: data}, overlay(POLICY)).state is state
+
+
+def test_an_empty_new_module() -> None:
+    item = overlay(AddFile("vllm/mine/__init__.py", "\n"))
+
+    assert verdict({"vllm/mine/__init__.py": b""}, item).state is State.MERGED
+    assert verdict(applied({}, item), item).state is State.APPLIED
 
 
 def test_a_companion_adds_a_module_of_a_package() -> None:

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vpatch.core import nesting
 from vpatch.core.changes import Splice
 from vpatch.core.edits import ModuleEdit
 from vpatch.core.marks import mark
 from vpatch.core.matching import same
-from vpatch.core.overlay import COMPANIONS
+from vpatch.core.overlay import COMPANIONS, MODULE
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, definitions, scopes
 from vpatch.core.syntax import Spot
-from vpatch.core.verdict import EditFinding, Found, Landed
+from vpatch.core.verdict import ADDED, EditFinding, Found, Landed
 
 if TYPE_CHECKING:
     from vpatch.core.changes import Change
@@ -76,10 +77,13 @@ def _sorts_after(source: Source, node: ast.stmt, name: str) -> bool:
 
 @dataclass(frozen=True)
 class AddFile:
-    """Add a companion module; its first line is the mark. `text` is written as UTF-8.
+    """Add a module; its first line is the mark. `text` is written as UTF-8.
+
+    Below `vllm/_vpatch/`, it is a companion: upstream has no file there. Elsewhere, upstream may have the same program,
+    which is then merged.
 
     Raises:
-        ValueError: `file` is not below `vllm/_vpatch/`, where upstream has no file.
+        ValueError: `file` is neither a companion nor the path of a module below `vllm/`.
     """
 
     file: str
@@ -87,21 +91,39 @@ class AddFile:
     scope: str = ""
 
     def __post_init__(self) -> None:
-        if not self.file.startswith(COMPANIONS):
-            raise ValueError(f"{self.file} is not below {COMPANIONS}")
+        if not (self.is_companion or MODULE.fullmatch(self.file)):
+            raise ValueError(f"{self.file} is no Python module below vllm/")
+
+    @property
+    def is_companion(self) -> bool:
+        """Whether the file is one that only overlays have."""
+        return self.file.startswith(COMPANIONS)
 
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
     def state(self, files: Workspace, overlay: str) -> EditFinding:
-        """Compare the file with the companion; see `Edit`."""
+        """Compare the file with the module; see `Edit`."""
         match files.read(self.file):
             case None:
                 return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
-                return EditFinding(Found.AFTER, marked=frozenset({0}), regions=((),))
-        raise Lost("exists already, with other contents")
+                return EditFinding(Found.AFTER, marked=ADDED, regions=((),))
+        if self.is_companion:
+            raise Lost("exists already, with other contents")
+        if not same(_program(self.text), _program(files.source(self.file).text)):
+            raise Lost("upstream has its own module there, which is another program")
+        return EditFinding(Found.AFTER, context=((),))  # upstream's: other overlays may rest on it, and not change it
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add the file; see `Edit`."""
         files.put(self.file, self._bytes(overlay))
+
+
+def _program(text: str) -> ast.Module:
+    """Parse a module, and drop its docstrings."""
+    tree = nesting.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | _Definition) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return tree

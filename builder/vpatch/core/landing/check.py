@@ -77,7 +77,7 @@ def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
     causes: dict[Problem, None] = {}
     by_file = list(_by_file(found, opened))
     for edit, finding in found:
-        if edit.file.startswith(COMPANIONS) and finding.found is Found.AFTER:
+        if finding.adds:
             for cause in companions.unusable(edit.file, files):
                 causes[Problem("drifted", edit.file, cause)] = None
     for edit, code in _inserted(found, by_file, files):
@@ -119,13 +119,13 @@ def notes(found: Findings, files: Files) -> list[str]:
 def _inserted(
     found: Findings, by_file: Iterable[_InFile], files: Workspace
 ) -> Iterator[tuple[Edit, Iterator[ast.stmt]]]:
-    """Yield the statements that edits insert, and those of companions, as far as they can run."""
+    """Yield the statements that edits insert, and those of modules that they add, as far as they can run."""
     for _, file, places in by_file:
         for edit, place in places:
             if place.code.whole or place.code.binds:
                 yield edit, file.module.reachable(place.stmt, place.scope)
     for edit, finding in found:
-        if edit.file.startswith(COMPANIONS) and finding.found is Found.AFTER and (new := files.understood(edit.file)):
+        if finding.adds and (new := files.understood(edit.file)):
             yield edit, (stmt for child in new.tree.body for stmt in new.reachable(child, new.scope))
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from vpatch.core.calls import Call, Calls, Taken, inserted_by, module_files
 from vpatch.core.landing.interfaces import Interface, arguments, parse_interface, signature
 from vpatch.core.landing.lookup import Defined, Lookup
-from vpatch.core.overlay import COMPANIONS, Edit
+from vpatch.core.overlay import Edit
 from vpatch.core.verdict import EditFinding
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem, nearest
@@ -48,8 +48,8 @@ def fit(calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: W
     compared: dict[str, Compared] = {}  # parts share companions
     found: dict[str, Compared] = {}
     for part, (shape, findings) in parts.items():
-        companions = [edit.file for edit, _ in findings if edit.file.startswith(COMPANIONS)]
-        keys = dict.fromkeys((inserted_by(part, shape), *companions))
+        added = [edit.file for edit, finding in findings if finding.adds]
+        keys = dict.fromkeys((inserted_by(part, shape), *added))
         for key in keys.keys() - compared.keys():
             compared[key] = _compared(key, calls, lookup)
         problems = dict.fromkeys(problem for key in keys for problem in compared[key][0])
@@ -61,7 +61,7 @@ def _compared(key: str, calls: Calls, lookup: Lookup) -> Compared:
     """Compare what one piece of code takes."""
     if (code := calls.code.get(key)) is None:
         return [], [f"nothing is recorded of what {key} takes from vLLM, so that was not checked"]
-    by = key.rpartition("/")[2] if key.startswith(COMPANIONS) else "the new code"
+    by = key.rpartition("/")[2] if key.startswith("vllm/") else "the new code"
     questioned = [compare for taken, compare in questions(code, by) if not calls.proved(taken, lookup.files.digest)]
     answers = [compare(lookup) for compare in questioned]
     return [one for problems, _ in answers for one in problems], [one for _, notes in answers for one in notes]
