@@ -67,9 +67,37 @@ def test_a_branch_that_never_runs(capture: Capture, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("pristine", [True, False])
-def test_modules_that_came_or_went(
-    capture: Capture, tree: Path, tmp_path: Path, offline: None, *, pristine: bool
+def test_modules_that_came(
+    capture: Capture, tree: Path, vpatch: Program, tmp_path: Path, offline: None, *, pristine: bool
 ) -> None:
+    """They may be the only change; those of vpatch do not count."""
+    (tree / "vllm/v1/extra").mkdir()
+    (tree / "vllm/v1/extra/__init__.py").touch()
+    rewrite(tree / "vllm/v1/extra/one.py", b"# Ours.\r\nx = 1")
+
+    ran = capture(tree, pristine=pristine)
+
+    assert ran.code == 0, ran.err
+    assert [line.split() for line in ran.out.splitlines()][:-1] == [
+        ["vllm/v1/extra/__init__.py", "added"],
+        ["vllm/v1/extra/one.py", "added"],
+    ]
+    assert "Wrote " in ran.err
+    other = copied("0.20.2", tmp_path / "other")
+    before = contents_of(other)
+    assert vpatch("apply", "--patches", tmp_path / "patches", "--overlay", "captured", other).code == 0
+    assert (other / "vllm/v1/extra/one.py").read_bytes() == b"# vpatch: captured\n# Ours.\nx = 1\n"
+    assert "Nothing to capture" in capture(other, "--force", pristine=pristine).err
+    with (other / "vllm/v1/extra/one.py").open("a") as file:
+        file.write("x = 2\n")
+    assert "vpatch added it, and it was edited since, which is not captured" in capture(other, "--force").err
+    (other / "vllm/v1/extra/one.py").unlink()
+    assert vpatch("revert", other).code == 0
+    assert contents_of(other) == before
+
+
+@pytest.mark.parametrize("pristine", [True, False])
+def test_modules_that_went(capture: Capture, tree: Path, tmp_path: Path, offline: None, *, pristine: bool) -> None:
     (tree / "vllm/extra.py").write_text("x = 1\n")
     (tree / "vllm/extra.json").write_text("{}\n")
     (tree / "vllm/v1/extra").mkdir()
@@ -87,7 +115,6 @@ def test_modules_that_came_or_went(
         ["vllm/v1/extra/__init__.py", "added"],
     ]
     assert ran.err.splitlines()[1:] == [
-        f"cannot capture: {tree}: a patch file cannot add modules: vllm/extra.py, vllm/v1/extra/__init__.py",
         f"cannot capture: {tree}: a patch file cannot remove modules: {LEFT}",
         "Nothing was written.",
     ]

@@ -41,7 +41,7 @@ class CaptureReport(Report):
     def modules(self) -> Mapping[str, Sequence[str]]:
         """The modules, by what happened to them."""
         found, unchanged = self.found, self.made.unchanged
-        changed = [change.path for change in found.changes if change.path not in unchanged]
+        changed = [one.path for one in found.changes if one.before is not None and one.path not in unchanged]
         return {"changed": changed, "added": found.added, "missing": found.missing, "unchanged": unchanged}
 
     def fields(self) -> Mapping[str, Any]:
@@ -114,9 +114,9 @@ def capture_command(
     RECORD knows nothing of changes that were made before the wheel was built, as in a fork. Compare with the release:
     `vpatch fetch V DIR` and --pristine DIR. It needs no network, either.
 
-    vpatch writes DIR/NAME.vpatch only after a proof: on the originals, the patch file makes the same program. A patch
-    file cannot add or remove modules. If TREE has new ones, or lacks some, vpatch writes nothing and exits with 1.
-    TREE itself does not change.
+    vpatch writes DIR/NAME.vpatch only after a proof: on the originals, the patch file makes the same program. New
+    modules are in it, too. A patch file cannot remove modules: if TREE lacks some, vpatch writes nothing and exits
+    with 1. TREE itself does not change.
     """
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")

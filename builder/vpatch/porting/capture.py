@@ -10,7 +10,7 @@ from vpatch.core import nesting
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.marks import without_marks
-from vpatch.core.overlay import COMPANIONS
+from vpatch.core.overlay import COMPANIONS, MODULE
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem, naming, raise_all
 from vpatch.foreign import CODE_BYTES
@@ -22,7 +22,6 @@ from vpatch.tree.locate import Tree
 from vpatch.tree.upgrade import marks, pristine
 from vpatch.tree.write_plan import SitePackages
 
-_MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 _DATA = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
 
 
@@ -31,9 +30,8 @@ class Capture:
     """What was done to a vLLM, besides what vpatch applied.
 
     Attributes:
-        changes: the modules that changed, even if they are still the same program.
-        base: the bytes of these modules before.
-        added: the modules that came.
+        changes: the modules that changed, even if they are still the same program, and those that came.
+        base: the bytes of the modules that changed, before.
         missing: the modules that went.
         data: the files that changed and are no modules; those above 16 MiB are compared by their sizes.
         notes: which changes were made on top of overlays.
@@ -41,10 +39,14 @@ class Capture:
 
     changes: tuple[ModuleVersions, ...]
     base: Mapping[str, bytes]
-    added: tuple[str, ...]
     missing: tuple[str, ...]
     data: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The modules that came."""
+        return tuple(change.path for change in self.changes if change.before is None)
 
 
 def capture(tree: Tree, originals: Originals) -> Capture:
@@ -58,7 +60,7 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     """
     store = SitePackages(tree)
     patched = {path: data for path, data in store.originals.items() if data is not None}
-    listed = sorted(path for path in originals.paths if _MODULE.fullmatch(path) and not path.startswith(COMPANIONS))
+    listed = sorted(path for path in originals.paths if MODULE.fullmatch(path) and not path.startswith(COMPANIONS))
     now = {path: data for path in listed if (data := content_of(tree, path)) is not None}
     ours = {path: data for path, data in patched.items() if path in now and store.kept.wrote(path, now[path])}
     found = {path: data for path, data in (now | ours).items() if not originals.has(path, data)}
@@ -69,11 +71,16 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     # What is captured on top of overlays is not theirs.
     base |= {path: without_marks(data) for path, data in on_top.items()}
     found |= {path: without_marks(found[path]) for path in on_top}
-    others = {path for path in files_below(tree) if _MODULE.fullmatch(path)}.difference(listed)
+    others = {path for path in files_below(tree) if MODULE.fullmatch(path) and not path.startswith(COMPANIONS)}
+    came = {path: content_of(tree, path) or b"" for path in sorted(others.difference(listed, store.kept.added))}
+    notes += [
+        f"{path}: vpatch added it, and it was edited since, which is not captured"
+        for path in sorted(store.kept.added)
+        if store.kept.is_edited(path, content_of(tree, path))
+    ]
     return Capture(
-        changes=tuple(_texts(base, found)),
+        changes=tuple(_texts(base, found | came)),
         base=base,
-        added=tuple(sorted(path for path in others if not path.startswith(COMPANIONS))),
         missing=tuple(path for path in listed if path not in now),
         data=tuple(_data(tree, originals)),
         notes=tuple(notes),
@@ -110,11 +117,14 @@ def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[Mo
     problems = []
     for path in sorted(found):
         try:
-            before, after = (re.sub(r"\r\n?", "\n", nesting.decode(one[path])[0]) for one in (base, found))
-            yield ModuleVersions(path, before, after)
+            yield ModuleVersions(path, _text(base[path]) if path in base else None, _text(found[path]))
         except (SyntaxError, ValueError, nesting.Unparsable) as error:
             problems.append(unreadable(path, error))
     raise_all(problems)
+
+
+def _text(data: bytes) -> str:
+    return re.sub(r"\r\n?", "\n", nesting.decode(data)[0])
 
 
 def _data(tree: Tree, originals: Originals) -> Iterator[str]:

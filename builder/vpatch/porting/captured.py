@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vpatch.core import nesting
-from vpatch.core.patch_file import PatchFile, parse
+from vpatch.core.patch_file import PatchFile
 from vpatch.errors import Problem, raise_all
 from vpatch.porting.capture import Capture
 from vpatch.porting.originals import FAILED, unreadable
@@ -48,19 +48,14 @@ def captured(found: Capture, tree: Tree, name: str, head: Mapping[str, str]) -> 
     """
 
     def made(*changes: ModuleVersions) -> tuple[PatchFile, tuple[str, ...]]:
-        base = found.base
-        patch, notes = patch_file(name, head, changes, lambda file: base[file] if file in base else tree.read(file))
-        parse(str(patch).encode())
-        return patch, notes
+        base: Mapping[str, bytes | None] = {**found.base, **dict.fromkeys(found.added)}
+        return patch_file(name, head, changes, lambda file: base[file] if file in base else tree.read(file))
 
-    causes = {"cannot add modules": found.added, "cannot remove modules": found.missing}
-    problems = [
-        Problem(FAILED, str(tree.root), f"a patch file {cause}: {_few(paths)}")
-        for cause, paths in causes.items()
-        if paths
-    ]
-    if problems or not found.changes:
-        return Captured(None, unchanged(found), problems=tuple(problems))
+    if found.missing:
+        cause = f"a patch file cannot remove modules: {_few(found.missing)}"
+        return Captured(None, unchanged(found), problems=(Problem(FAILED, str(tree.root), cause),))
+    if not found.changes:
+        return Captured(None, ())
     try:
         patch, notes = made(*found.changes)
         paths = {change.path for change in patch.changes}
@@ -94,7 +89,7 @@ def unchanged(found: Capture) -> tuple[str, ...]:
         Failure: modules cannot be parsed.
     """
     same, problems = list[str](), list[Problem]()
-    for change in found.changes:
+    for change in (one for one in found.changes if one.before is not None):
         before, after = change.before or "", change.after or ""
         try:
             same += [] if difference(before, after, before) else [change.path]

@@ -83,7 +83,7 @@ def installed(tree: Tree) -> Record | None:
         return None
     kept = backup.read(tree)
     before = rows if kept.record is None else record.parsed(kept.record, tree.record)
-    return revise(rows, {path: row for path in kept.paths if (row := before.row(path))})
+    return revise(rows, {path: row for path in kept.paths if (row := before.row(path))}, kept.added)
 
 
 @dataclass(frozen=True)

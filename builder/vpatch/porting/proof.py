@@ -12,7 +12,7 @@ from vpatch.core.edits.address import Malformed
 from vpatch.core.engine import Engine
 from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
-from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of
+from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of, parse
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.porting.hunks import Unsayable, hunks_between
@@ -78,7 +78,7 @@ def patch_file(
 
 
 def _added(text: str) -> str:
-    return "".join(f"+{line}\n" for line in text.split("\n")[:-1])
+    return "".join(f"+{line}\n" for line in text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
 
 
 def _proven(
@@ -127,7 +127,7 @@ def _checked(
 
 
 def _not_reverted(item: Catalogued, engine: Engine, read: Read) -> str:
-    """Apply a patch to a copy of what it reads, and revert it; return a file that is not as before, "" if none."""
+    """Apply a patch to a copy of what it reads, and revert it; return a path that is not as before, "" if none."""
     from vpatch.tree.apply import apply, revert
     from vpatch.tree.locate import tree_at
     from vpatch.tree.write_plan import SitePackages
@@ -143,14 +143,22 @@ def _not_reverted(item: Catalogued, engine: Engine, read: Read) -> str:
         for file, data in {**needed, **info, **files}.items():
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (root / file).write_bytes(data)
-        store = SitePackages(tree_at(root))
+        store, before = SitePackages(tree_at(root)), _contents(root)
         apply(store, [item], engine)
         revert(store, [item], None, engine)
-        return next((file for file, data in files.items() if (root / file).read_bytes() != data), "")
+        after = _contents(root)
+        return next((path for path in sorted({*before, *after}) if before.get(path, "") != after.get(path, "")), "")
+
+
+def _contents(root: Path) -> dict[str, bytes | None]:
+    """Read all files in a folder, by path; None are folders."""
+    found = sorted(root.rglob("*"))
+    return {path.relative_to(root).as_posix(): None if path.is_dir() else path.read_bytes() for path in found}
 
 
 def _item(name: str, patch: PatchFile) -> Catalogued:
     try:
+        parse(str(patch).encode())  # what is written can be read
         return Catalogued(name, overlay_of(patch), patch.head["Subject"])
     except (Malformed, ValueError) as error:
         raise Unproven(str(error)) from error
