@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Program, Trees
-from tests.porting.making import ADDED, FILE, OTHER, diff, text_of
+from tests.conftest import Program, Trees, contents_of, unchanged
+from tests.porting.installed import rewrite
+from tests.porting.making import ADDED, FILE, OTHER, diff, git_diff, text_of
 
 MAIL = """\
 From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001
@@ -130,6 +131,50 @@ def test_a_base_that_vpatch_patched_is_what_it_was_before(
 
     assert made.code == 0, made.err
     assert text_of(tree, file) != before
+
+
+MINE, BESIDE = "vllm/mine/policy.py", "vllm/v1/core/my_policy.py"
+
+
+def test_a_diff_that_adds_modules(here: Path, pristine: Trees, tree: Path, vpatch: Program) -> None:
+    """Two are in a new folder, one is beside upstream's. Revert leaves nothing of them."""
+    before = contents_of(tree)
+    old = {FILE: text_of(tree)}
+    added = {MINE: "# Ours.\n\nLAYERS = 61\n", "vllm/mine/__init__.py": "", BESIDE: "def pick():\n    return 1"}
+    new = added | {
+        FILE: old[FILE].replace("import torch\n", "import torch\n\nfrom vllm.mine.policy import LAYERS\n", 1)
+    }
+    (here / "policy.patch").write_text(git_diff(here / "work", old, new))
+
+    made = vpatch("import", "policy.patch", "--base", pristine("0.20.2"))
+
+    assert made.code == 0, made.err
+    assert [line for line in made.out.splitlines() if line.startswith("  adds ")] == [
+        f"  adds {path}" for path in sorted(added)
+    ]
+    options = ("--patches", "patches", "--overlay", "policy", tree)
+    assert "policy  pending" in vpatch("status", *options).out
+    applied = vpatch("apply", "--json", *options).json
+    assert applied["added"] == sorted(added)
+    assert "Nothing to do" in vpatch("apply", *options).err
+    assert vpatch("verify", *options).code == 0
+    shown = vpatch("show", "--patches", "patches", "policy", tree)
+    assert f"  adds {MINE}, 4 lines\n" in shown.out
+    assert "unlisted-file" not in vpatch("doctor", "--json", *options).out
+    assert vpatch("revert", tree).code == 0
+    assert contents_of(tree) == before
+
+    for path, text in new.items():
+        (tree / path).parent.mkdir(exist_ok=True)
+        rewrite(tree / path, text.encode())
+    assert "policy  merged" in vpatch("status", *options).out
+    with unchanged(tree):
+        assert vpatch("apply", *options).code == 0
+        assert vpatch("revert", tree).code == 0
+    rewrite(tree / MINE, b"LAYERS = 60\n")
+    with unchanged(tree):
+        drifted = vpatch("apply", *options)
+        assert f"{MINE}: upstream has its own module there, which is another program" in drifted.err
 
 
 BAD: dict[str, tuple[Callable[[str], tuple[str, str]], str]] = {

@@ -61,7 +61,7 @@ class ImportReport(Report):
         return {"patches": patches, "changed": [str(one.path) for one in self.written]}
 
     def shown(self, width: int | None) -> Iterator[Line]:
-        """Yield each patch file with its base, what to know of it, and its states."""
+        """Yield each patch file with its base, the modules that it adds, what to know of it, and its states."""
         for one in self.written:
             yield from fitted([f"{one.path}  {_size(one.made.patch)}, for {one.made.base.version}"], width)
             yield from fitted([f"  {told}" for told in (*_added(one.made.patch), *one.made.remarks)], width)
