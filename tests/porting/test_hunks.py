@@ -171,7 +171,9 @@ def test_an_import_that_goes_stays() -> None:
         ("x = 1\n", "x = 1  # why\n", "nothing changes but comments"),
         ("x = 1\n", None, "it is deleted"),
         ("x = 1\n", "x = (\n", "vllm/m.py: line 1: not valid Python: '(' was never closed"),
-        (None, "x = 1\n", "vllm/m.py is not below vllm/_vpatch/"),
+        (None, "x = (\n", "vllm/m.py: line 1: not valid Python: '(' was never closed"),
+        (None, "x = 1\n\f\n", "line 7: it has the control character '\\x0c'"),
+        (None, "# coding: latin-1\nx = 1\n", "its encoding is iso-8859-1, and a patch file is UTF-8"),
         (
             "def f(a):\n  try:\n    g(a)\n  finally:\n    pass\n",
             "def f(a):\n  g(a)\n",
@@ -185,6 +187,17 @@ def test_what_no_patch_file_makes(before: str | None, after: str | None, says: s
         patch_file("fix", HEAD, (ModuleVersions(FILE, before, after),), files.get)
 
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("after", ["", "x = 1", "x = 1\n\n\n", "x = 1\r\ny = 2\r\n", "x = '''\n--- a\n@@\n'''\n"])
+def test_a_new_module(after: str) -> None:
+    files: dict[str, bytes] = {}
+
+    patch, notes = patch_file("fix", HEAD, (ModuleVersions(FILE, None, after),), files.get)
+
+    (change,) = patch.changes
+    text = "".join(f"{line[1:]}\n" for line in change.text.splitlines())
+    assert (change.new, notes, text.rstrip("\n")) == (True, (), after.replace("\r", "").rstrip("\n"))
 
 
 def test_what_the_check_of_inserted_code_says_of_the_base_is_accepted() -> None:

@@ -72,6 +72,15 @@ def test_sed_on_the_installed_vllm(tree: Path, here: Path, vpatch: Program) -> N
     assert made.out.startswith("patches/sequence.vpatch  1 change in 1 module, for 0.20.2\n")
 
 
+def test_a_module_that_comes(here: Path, small: Path, vpatch: Program) -> None:
+    command = "mkdir vllm/mine; touch vllm/mine/__init__.py; echo 'x = 1' > vllm/mine/one.py"
+
+    made = vpatch("import", "--base", small, "--run", command, "--json")
+
+    assert made.code == 0, made.out
+    assert made.json["patches"][0]["files"] == ["vllm/mine/__init__.py", "vllm/mine/one.py"]
+
+
 BAD = {
     "fails": ("echo 'no such layer' >&2; exit 3", "it ends with exit code 3: no such layer"),
     "fails silently": ("false", "cannot import: false: it ends with exit code 1\n"),
@@ -83,7 +92,7 @@ BAD = {
     "does nothing": ("true", "cannot import: true: it changes no module in its copy of vLLM\n"),
     "changes comments": (f"echo '# here' >> {FILE}", "nothing changes but comments"),
     "deletes": (f"rm {FILE}", f"{FILE}: it is deleted, and a patch file changes or adds modules"),
-    "adds": ("echo 'x = 1' > vllm/more.py", "vllm/more.py"),
+    "adds an odd name": ("echo 1 > vllm/one-more.py", "'vllm/one-more.py' is no Python module below vllm/"),
     "breaks": (f"echo 'x = (' >> {FILE}", "not valid Python"),
     "writes no text": (f"printf 'x = \"\\377\"\\n' >> {FILE}", f"cannot import: {FILE}: "),
     "changes data": (f"{SED}; echo '[]' > vllm/data.json", "vllm/data.json: not Python, and vpatch cannot import"),

@@ -40,7 +40,7 @@ def without_marks(content: bytes) -> bytes:
 
 
 def begins_marked(content: bytes) -> bool:
-    """Whether the first line of a module is a mark alone, as of those that vpatch adds."""
+    """Whether the first line of a module is a mark alone, as vpatch writes it to each module that it adds."""
     return _MARK.fullmatch(content.partition(b"\n")[0].decode("utf-8", "replace")) is not None
 
 

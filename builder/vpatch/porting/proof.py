@@ -60,10 +60,11 @@ def patch_file(
     for change in changes:
         if change.after is None:
             raise Unproven(f"{change.path}: it is deleted, and a patch file changes or adds modules")
-        if change.before is None:
-            parts.append(ModuleChange(change.path, new=True, text=_added(change.after)))
-            continue
         try:
+            if change.before is None:
+                nesting.parse(change.after)
+                parts.append(ModuleChange(change.path, new=True, text=_added(change.after)))
+                continue
             text, left = hunks_between(change.path, change.before, change.after)
         except SyntaxError as error:
             raise Unproven(f"{change.path}: line {error.lineno}: not valid Python: {error.msg}") from error

@@ -187,7 +187,7 @@ class Checkout:
         return not self.found.staged and not any(one.is_dir() and not any(one.rglob("*.py")) for one in folders)
 
     def _own_folders(self, files: Iterable[str]) -> list[str]:
-        """List the folders of companions and of such files in which git has nothing, without those in another one.
+        """List the outermost folders of files in which git has nothing, and that of companions.
 
         As git does, vpatch removes them with their last file.
         """

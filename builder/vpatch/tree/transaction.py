@@ -181,7 +181,7 @@ class _Transaction:
         return [f"{self.base}/{name}" for name in sorted(strays)]
 
     def going(self, removed: Collection[str] = ()) -> list[str]:
-        """List the folders of added files that will hold nothing but bytecode, without those in another one."""
+        """List the outermost folders of added files that will hold nothing but bytecode."""
         found: list[str] = []
         for folder in (_COMPANIONS, *self.steps.folders):
             if not any(f"{folder}/".startswith(f"{above}/") for above in found) and self.is_left(folder, removed):
