@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import vpatch.run.planning
+from vpatch import AddFile
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure
 from vpatch.run.content import Content
@@ -25,6 +26,7 @@ from tests.engines import engine_of
 from tests.paths import link
 from tests.releases import RELEASES, tiered
 from tests.run.conftest import FILE, Installed
+from tests.snippets import overlay
 
 OTHER = "vllm/engine/other.py"
 
@@ -62,6 +64,26 @@ def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
     assert (after.files, len(before.files) > 10) == ({}, True)
     assert (after.applied, before.applied) == (before.hashes, {})
     assert installed.content() == after
+
+
+def test_new_modules_beside_upstreams_and_in_a_new_folder(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, deep = "vllm/engine/my_policy.py", "vllm/mine/deep/policy.py"
+    item = overlay(AddFile(beside, "x = 1\n"), AddFile(deep, "y = 2\n"), name="mine")
+    monkeypatch.setattr(vpatch.run.planning, "discover", lambda: (item,))
+
+    content = vpatch.run.planning.plan(locate(installed.root), Selection())
+    farm = farm_of(content, tmp_path / "cache", installed.python)
+
+    assert (farm / deep).read_text() == "# vpatch: mine\ny = 2\n"
+    assert (farm / beside).read_text() == "# vpatch: mine\nx = 1\n"
+    others = {path.name for path in (installed.root / "vllm/engine").iterdir()} - {"__pycache__"}
+    assert others <= {path.name for path in (farm / "vllm/engine").iterdir()}
+    assert not (installed.root / "vllm/mine").exists()
+    apply(SitePackages(locate(installed.root)), [item])
+    after = vpatch.run.planning.plan(locate(installed.root), Selection())
+    assert (after.digest, after.files) == (content.digest, {})
 
 
 def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Installed) -> None:
