@@ -8,12 +8,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from vpatch import api
+from vpatch import AddFile, api
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
 from tests.hybrid import COMPANION, CONFIG, HYBRID, INFO
 from tests.paths import link
+from tests.snippets import overlay
 
 NEW = "vllm-0.21.0.dist-info"
 ANOTHER = ("--overlay", "turboquant-skip-list")
@@ -117,6 +118,27 @@ def test_a_module_of_the_old_one_that_is_still_there(vpatch: Program, left: Path
 
     assert (left / COMPANION).is_file()
     assert (left / INFO / "vpatch/originals" / CONFIG).is_file()
+
+
+def test_new_modules_of_the_old_one(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go with the folders that vpatch made; a user's file among them stays."""
+    item = overlay(*(AddFile(f"vllm/{name}.py", "x = 1\n") for name in ("config/mine", "mine/deep/one", "mine/two")))
+    monkeypatch.setattr(api, "discover", lambda: (item,))
+    root = shutil.copytree(slim("0.20.2"), tmp_path / "root", copy_function=link)
+    assert len(api.apply(root).added) == 3
+    listed = [root / path for path in contents_of(slim("0.20.2"))]
+    for path in (path for path in listed if path.is_file()):
+        path.unlink()
+    shutil.copytree(slim("0.21.0"), root, copy_function=link, dirs_exist_ok=True)
+    (root / "vllm/mine/notes.txt").write_text("mine")
+
+    api.revert(root)
+
+    left = {path: content for path, content in contents_of(root).items() if path.startswith("vllm/mine")}
+    assert left == {"vllm/mine": None, "vllm/mine/notes.txt": b"mine"}
+    assert {*contents_of(root)} == {*contents_of(slim("0.20.2")), *contents_of(slim("0.21.0")), *left} - {
+        path for path in contents_of(slim("0.20.2")) if path.startswith(INFO)
+    }
 
 
 def test_it_may_have_the_only_originals(vpatch: Program, left: Path) -> None:

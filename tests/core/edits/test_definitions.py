@@ -127,6 +127,8 @@ OTHER = "in line 1 is not what this version makes; if you edited it, undo the ed
         ("x\ndef f(): return 2\n", REPLACE, "`return 3` is not there; line 2 has `return 2`"),
         ("class f:\n    def f2(): ...\n", REPLACE, "`def f(): ...` is not there"),
         ({NEW_FILE: b"x = 1\n"}, POLICY, "upstream has its own module there, which is another program"),
+        ({"vllm/mine/policy/__init__.py": b""}, POLICY, "has a module of this name, as vllm/mine/policy/__init__.py"),
+        ({"vllm/mine.py": b""}, AddFile("vllm/mine/__init__.py", ""), "has a module of this name, as vllm/mine.py"),
         ({COMPANION: ADD.text.encode()}, ADD, "exists already, with other contents"),
         ({COMPANION: b"x = 1\n"}, ADD, "exists already, with other contents"),
         ({COMPANION: b""}, ADD, "exists already, with other contents"),

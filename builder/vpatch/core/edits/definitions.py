@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core import nesting
+from vpatch.core.calls import module_files
 from vpatch.core.changes import Splice
 from vpatch.core.edits import ModuleEdit
 from vpatch.core.marks import mark
@@ -99,6 +100,11 @@ class AddFile:
         """Whether the file is one that only overlays have."""
         return self.file.startswith(COMPANIONS)
 
+    def _forms(self) -> list[str]:
+        """Return the other files that Python imports by the name of this one."""
+        name = self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return [] if self.is_companion else [file for file in module_files(name) if file != self.file]
+
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
@@ -106,6 +112,9 @@ class AddFile:
         """Compare the file with the module; see `Edit`."""
         match files.read(self.file):
             case None:
+                for other in self._forms():
+                    if files.read(other) is not None:  # one of the two would hide the other
+                        raise Lost(f"upstream has a module of this name, as {other}")
                 return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
                 return EditFinding(Found.AFTER, marked=ADDED, regions=((),))
