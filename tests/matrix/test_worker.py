@@ -31,6 +31,7 @@ RIVAL = overlay(ReplaceExpr(FILE, "f", "a(b(1), 2)", "y"), name="rival")
 OTHER = overlay(InsertAfter(FILE, "f", "c()", "z()"), name="other")
 LOST = overlay(ReplaceExpr(FILE, "f", "nowhere()", "x"), name="lost")
 BROKEN = overlay(AddFile("vllm/_vpatch/x.py", "def\n"), name="broken")
+NEW = overlay(AddFile("vllm/mine/x.py", "x = 1\n"), name="new")
 BOTH = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), InsertAfter(FILE, "f", "c()", "z()"), name="both")
 
 
@@ -78,6 +79,7 @@ CELLS = {
         State.DRIFTED,
         f"overlay failed: odd: {FILE}: Odd raised ZeroDivisionError: no such thing",
     ),
+    "it adds a module": (NEW, SOURCE, State.PENDING, ""),
     "half of it is there": (BOTH, PATCHED.format("both"), State.PENDING, ""),
     "it is there": (GOOD, PATCHED.format("good"), State.APPLIED, ""),
 }

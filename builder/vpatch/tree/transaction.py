@@ -163,8 +163,7 @@ class _Transaction:
 
     def tidy_up(self) -> None:
         for folder in self.going():
-            self.folders.remove(folder)
-            self.folders.sync(parent(folder))
+            self.clear(folder)
         for path in (self.base,) if self.steps.ends else self.steps.dropped:
             self.folders.remove(path)
         if not self.steps.ends:
@@ -187,6 +186,14 @@ class _Transaction:
             if not any(f"{folder}/".startswith(f"{above}/") for above in found) and self.is_left(folder, removed):
                 found.append(folder)
         return found
+
+    def clear(self, folder: str) -> None:
+        """Remove bytecode and empty folders; a file that another program puts there meanwhile stays."""
+        above = self.folders.root / parent(folder)
+        caches = ((above / at, files) for at, _, files, _ in self.folders.walk(folder) if at.endswith("/__pycache__"))
+        self.folders.remove_bytecode([at / name for at, files in caches for name in files if name.endswith(".pyc")])
+        self.folders.prune(folder)
+        self.folders.sync(parent(folder))
 
     def is_left(self, folder: str, removed: Collection[str]) -> bool:
         """Whether a folder will hold nothing but bytecode; a link to a folder is a user's."""
