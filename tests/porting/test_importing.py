@@ -174,7 +174,7 @@ def test_a_diff_that_adds_modules(here: Path, pristine: Trees, tree: Path, vpatc
     rewrite(tree / MINE, b"LAYERS = 60\n")
     with unchanged(tree):
         drifted = vpatch("apply", *options)
-        assert f"{MINE}: upstream has its own module there, which is another program" in drifted.err
+        assert f"{MINE}: exists already, and is another program: upstream's, or your own" in drifted.err
 
 
 BAD: dict[str, tuple[Callable[[str], tuple[str, str]], str]] = {

@@ -91,7 +91,7 @@ def test_a_users_file(root: Path, file: str) -> None:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text("mine = 1\n")
     with unchanged(root):
-        assert "upstream has its own module there" in str(apply(root).problems[0])
+        assert "exists already, and is another program" in str(apply(root).problems[0])
         revert(root)
 
 

@@ -114,14 +114,14 @@ class AddFile:
             case None:
                 for other in self._forms():
                     if files.read(other) is not None:  # one of the two would hide the other
-                        raise Lost(f"upstream has a module of this name, as {other}")
+                        raise Lost(f"the module exists already, as {other}")
                 return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
                 return EditFinding(Found.AFTER, marked=ADDED, regions=((),))
         if self.is_companion:
             raise Lost("exists already, with other contents")
         if not same(_program(self.text), _program(files.source(self.file).text)):
-            raise Lost("upstream has its own module there, which is another program")
+            raise Lost("exists already, and is another program: upstream's, or your own")
         return EditFinding(Found.AFTER, context=((),))  # upstream's: other overlays may rest on it, and not change it
 
     def apply(self, files: Workspace, overlay: str) -> None:
