@@ -18,7 +18,14 @@ from tests.failures import problem_of
 from tests.tree.conftest import COMPANION, INFO, MODULE, Sandbox, edited
 
 PROVENANCE = f"{INFO}/vpatch/provenance.json"
-NOT_OURS = [b"{", b"\xff", b'{"schema": 2, "files": {}}']  # more of them in `test_manifest`
+NOT_OURS = [  # more of them in `test_manifest`
+    b"{",
+    b"\xff",
+    b'{"schema": 2, "files": {}}',
+    b'{"files": {}, "folders": "vllm/mine"}',
+    b'{"files": {}, "folders": ["vllm/../mine"]}',
+    b'{"files": {}, "folders": ["/tmp"]}',
+]
 
 
 def said(sandbox: Sandbox) -> Mapping[str, Any]:
@@ -87,6 +94,19 @@ def test_broken_provenance_stops_revert_and_not_apply(sandbox: Sandbox, content:
     assert sandbox.snapshot() == whole
     sandbox.settle({})
     assert sandbox.snapshot() == pristine
+
+
+@pytest.mark.parametrize("path", ["vllm/engine", "vllm/layers/m2.py"])
+def test_provenance_that_claims_more_than_vpatch_did(sandbox: Sandbox, path: str) -> None:
+    """What an installer wrote stays."""
+    sandbox.settle(sandbox.first)
+    about = dict(said(sandbox))
+    files = {**about["files"], "vllm/layers/m4.py": {"before": None, "after": []}}
+    (sandbox.root / PROVENANCE).write_text(json.dumps({**about, "files": files, "folders": [path]}))
+
+    sandbox.settle({})
+
+    assert {name: (sandbox.root / name).read_bytes() for name in sandbox.modules} == sandbox.modules
 
 
 def test_lost_provenance_stops_revert(sandbox: Sandbox) -> None:

@@ -206,6 +206,6 @@ class _Transaction:
                 stay = [name for name in files if not name.endswith(suffix) and f"{here}/{name}" not in removed]
                 if stay or not all(disk.is_folder(name, at) for name in inner):
                     return False
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
