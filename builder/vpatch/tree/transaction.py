@@ -7,7 +7,7 @@ last, so that the next run recognizes its files and sweeps up the staged ones. W
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -196,16 +196,15 @@ class _Transaction:
         self.folders.sync(parent(folder))
 
     def is_left(self, folder: str, removed: Collection[str]) -> bool:
-        """Whether a folder will hold nothing but bytecode; a link to a folder is a user's."""
+        """Whether a folder will hold nothing but bytecode; a file, or a link to a folder, is a user's."""
+        walked = False
         if any(path.startswith(f"{folder}/") for path in self.steps.files):
             return False
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             for where, inner, files, at in self.folders.walk(folder):
-                here = f"{parent(folder)}/{where}"
+                here, walked = f"{parent(folder)}/{where}", True
                 suffix = ".pyc" if PurePosixPath(where).name == "__pycache__" else "\0"
                 stay = [name for name in files if not name.endswith(suffix) and f"{here}/{name}" not in removed]
                 if stay or not all(disk.is_folder(name, at) for name in inner):
                     return False
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return walked
