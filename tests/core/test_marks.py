@@ -6,7 +6,7 @@ import ast
 
 import pytest
 from vpatch.core.changes import Amendment
-from vpatch.core.marks import mark, marked_by, marks_in, with_marks
+from vpatch.core.marks import mark, marked_by, marks_in, with_marks, without_marks
 from vpatch.core.rewrite import rewritten
 from vpatch.core.workspace import Workspace
 
@@ -37,6 +37,12 @@ def test_a_statement_is_marked_once(code: str, after: str) -> None:
 
 def test_marks_stand_behind_a_comment_and_are_sorted() -> None:
     assert with_marks("# why  # vpatch: b", ["c", "a", "b"]) == "# why  # vpatch: a  # vpatch: b  # vpatch: c"
+
+
+def test_without_the_marks_of_an_overlay() -> None:
+    code = b"a  # why  # vpatch: b\nb  # vpatch: b  # vpatch: b-2\r\n# vpatch: c\n\xff"
+
+    assert without_marks(code, "b") == b"a  # why\nb  # vpatch: b-2\r\n# vpatch: c\n\xff"
 
 
 @pytest.mark.parametrize(

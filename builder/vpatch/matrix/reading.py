@@ -32,10 +32,7 @@ class ReleaseReads:
             UnknownName: there is no such release.
             Failure: it cannot be read.
         """
-        cache = None
-        with suppress(Failure):  # one that cannot be written saves nothing, and stops nothing
-            cache = Cache.opened()
-        (release,), notes = releases_of("vllm", [version], cache)
+        (release,), notes = releases_of("vllm", [version], user_cache())
         return cls.of(release, files, notes)
 
     @classmethod
@@ -59,3 +56,10 @@ class ReleaseReads:
         got = self.release.read(files)
         self._files.update({file: got.files.get(file) for file in files})
         self.notes.extend(got.notes)
+
+
+def user_cache() -> Cache | None:
+    """Return the user's cache; None if it cannot be written: then it saves nothing, and stops nothing."""
+    with suppress(Failure):
+        return Cache.opened()
+    return None

@@ -13,10 +13,11 @@ from vpatch.core.engine import Engine
 from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of, parse
-from vpatch.core.verdict import State
+from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure
 from vpatch.porting.hunks import Unsayable, hunks_between
 from vpatch.porting.program import difference
+from vpatch.tree.verify import compiles
 
 Read = Callable[[str], bytes | None]
 
@@ -115,19 +116,50 @@ def _checked(
         found = nesting.decode(text)[0] if text else before
         if odd := difference(found, wanted, before):
             raise Unproven(f"{change.path}: the patch file makes another program of it: {odd}")
-    again = engine.plan(lambda file: made.files[file] if file in made.files else read(file))
-    if again.problems or again.files or again.before[0].state is not State.APPLIED:
-        raise Unproven(f"once applied, it is {again.before[0].state}: {again.before[0].because}")
-    if kept := _not_reverted(item, engine, read):
-        raise Unproven(f"revert would leave {kept} changed")
-    after = {change.path: (change.after or "").encode() for change in changes}
-    (verdict,) = engine.status(lambda file: after[file] if file in after else read(file))
-    if verdict.state is not State.MERGED:
-        raise Unproven(f"where the change is made already, it is {verdict.state}: {verdict.because}")
+    hold_applied(engine, made, read)
+    hold_merged(engine, {change.path: (change.after or "").encode() for change in changes}, read)
     return patch
 
 
-def _not_reverted(item: Catalogued, engine: Engine, read: Read) -> str:
+def hold_applied(engine: Engine, made: Changeset, read: Read) -> None:
+    """Hold that what a patch makes of a vLLM is valid Python, is complete after one run, and can be reverted.
+
+    Args:
+        engine: has the patch alone.
+        made: what it makes of the vLLM, where it is pending.
+        read: reads the vLLM without it.
+
+    Raises:
+        Unproven: one of these is not so.
+        Failure: a file cannot be read or written.
+    """
+    if wrong := [problem for file, data in made.files.items() for problem in compiles(file, data)]:
+        raise Unproven(f"{wrong[0].where}: once applied, it {wrong[0].what}: {wrong[0].cause}")
+    again = engine.plan(lambda file: made.files[file] if file in made.files else read(file))
+    if again.problems or again.files or again.before[0].state is not State.APPLIED:
+        raise Unproven(f"once applied, it is {again.before[0].state}: {again.before[0].because}")
+    if kept := _not_reverted(engine, read):
+        raise Unproven(f"revert would leave {kept} changed")
+
+
+def hold_merged(engine: Engine, after: Mapping[str, bytes], read: Read) -> None:
+    """Hold that a patch is recognized as merged where upstream made its change.
+
+    Args:
+        engine: has the patch alone.
+        after: the modules with the change, without marks.
+        read: reads the vLLM without it.
+
+    Raises:
+        Unproven: it is not.
+        Failure: a file cannot be read.
+    """
+    (verdict,) = engine.status(lambda file: after[file] if file in after else read(file))
+    if verdict.state is not State.MERGED:
+        raise Unproven(f"where the change is made already, it is {verdict.state}: {verdict.because}")
+
+
+def _not_reverted(engine: Engine, read: Read) -> str:
     """Apply a patch to a copy of what it reads, and revert it; return a path that is not as before, "" if none."""
     from vpatch.tree.apply import apply, revert
     from vpatch.tree.locate import tree_at
@@ -145,8 +177,8 @@ def _not_reverted(item: Catalogued, engine: Engine, read: Read) -> str:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (root / file).write_bytes(data)
         store, before = SitePackages(tree_at(root)), _contents(root)
-        apply(store, [item], engine)
-        revert(store, [item], None, engine)
+        apply(store, engine.overlays, engine)
+        revert(store, engine.overlays, None, engine)
         after = _contents(root)
         return next((path for path in sorted({*before, *after}) if before.get(path, "") != after.get(path, "")), "")
 
