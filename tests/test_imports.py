@@ -27,8 +27,9 @@ LEVELS = (
     ("core", "net"),
     ("project", "tree", "release"),
     ("api",),
-    ("image", "matrix", "plan", "testing", "doctor", "run"),
+    ("image", "matrix", "plan", "doctor", "run"),
     ("porting",),
+    ("testing",),
     ("calls", "cli", "vpatch"),
     ("__main__",),
 )
@@ -86,6 +87,7 @@ EXTRAS = {
     "unidiff": {"porting.diffs"},
     "merge3": {"porting.merging"},
 }
+CALLERS = {"pytest": {"testing"}}  # as EXTRAS, of what a caller has
 OUTSIDE = {
     *("click", "fcntl", "glob", "http", "mmap", "os", "pathlib", "requests", "rich", "shutil", "socket", "subprocess"),
     *("sys", "tempfile", "urllib", "urllib3"),
@@ -192,7 +194,8 @@ def imports_few(name: str, runtime: set[str]) -> None:
 
     early = {imported.partition(".")[0] for imported in imports(tree, late=False)} - sys.stdlib_module_names
     anywhere = {imported.partition(".")[0] for imported in imports(tree, late=True)} - sys.stdlib_module_names
-    extras = {extra for extra, users in EXTRAS.items() if any(f"{name}.".startswith(f"{user}.") for user in users)}
+    allowed = {**EXTRAS, **CALLERS}.items()
+    extras = {extra for extra, users in allowed if any(f"{name}.".startswith(f"{user}.") for user in users)}
     if name.startswith("guest"):  # it runs inside vLLM, where vpatch may be missing
         own = {"vpatch"} if name == "guest.check" else set()  # run as text, behind the modules that it imports
         assert (early - own, anywhere - {"prometheus_client"} - own) == (set(), set())

@@ -9,6 +9,8 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case(case, tmp_path):
     check(case, "my-overlay", tree=folder_of(case.release), scratch=tmp_path)
+
+For patch files, one line makes all tests: `test_patches = patches("patches")`.
 """
 
 from __future__ import annotations
@@ -18,24 +20,38 @@ import filecmp
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from vpatch import locking
 from vpatch.core.calls import inserted_by
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import discover, of_patch_file, select
 from vpatch.core.edits.definitions import AddFile
-from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued, Edit, Overlay
+from vpatch.core.engine import Engine, Read
+from vpatch.core.marks import without_marks
+from vpatch.core.overlay import Catalogued, Edit, Overlay, declared
+from vpatch.core.patch_file import parse
+from vpatch.core.sources import PatchBytes
 from vpatch.core.verdict import State, Verdict
+from vpatch.errors import Failure, Problem, raise_all
+from vpatch.porting.proof import Unproven, hold_applied, hold_merged
+from vpatch.project import opened
 from vpatch.settings import cache_folder
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import verify
 from vpatch.tree.write_plan import SitePackages
 
-__all__ = ["Case", "State", "check", "release"]
+if TYPE_CHECKING:
+    from vpatch.matrix.releases import IndexRelease
+
+__all__ = ["Case", "State", "check", "patches", "release"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,127 @@ def _hold_recorded(item: Catalogued, found: Verdict) -> None:
     notes = [note for part in found.parts for note in part.notes if "recorded" in note]
     again = f"run `python -m vpatch.calls {item.id} --release RELEASE ...`"
     _hold(not (old or notes), f"its list of calls is not that of its code ({', '.join([*old, *notes])}): {again}")
+
+
+def patches(*places: str | os.PathLike[str]) -> Callable[..., None]:
+    """Return a test for pytest that has a case for each patch file and each release that its head names.
+
+        test_patches = patches("patches")
+
+    The field `Releases` has the state to expect on each release of a span. On the release in `Base`, the patch is
+    pending unless `Releases` has another state. A pending patch must make valid Python, change nothing in a second run,
+    be recognized as merged where upstream made its change (unless it adds modules), and be reverted byte for byte.
+    vpatch executes nothing of it.
+
+    Of a release, only the files that the patch names are read, from the package index through vpatch's cache.
+
+    Args:
+        places: folders of patch files, or single ones, relative to the current folder. Default: those that the
+            project's `vpatch.toml` names.
+
+    Raises:
+        UnknownName: there is no such folder or file.
+        Failure: a patch file or the index cannot be read, or there is no patch file; lists all problems.
+    """
+    import pytest
+
+    cases = [case for item, base in _patch_files(*places) for case in _cases(item, base)]
+
+    @pytest.mark.parametrize("case", cases, ids=str)
+    def test(case: _PatchCase) -> None:
+        if problem := case.problem():
+            pytest.fail(problem, pytrace=False)
+
+    return test
+
+
+@dataclass(frozen=True)
+class _PatchCase:
+    item: Catalogued
+    release: Version
+    expected: State
+
+    def __str__(self) -> str:
+        return f"{self.item.id}-{self.release}-{self.expected}"
+
+    def problem(self) -> str:
+        """Return why the case does not hold, in a sentence; "" if it does."""
+        where, engine = f"{self.item.source} on vLLM {self.release}: expected {self.expected}", Engine([self.item])
+        try:
+            read = _reading(self.release, engine.files)
+            (found,) = engine.status(read)
+            if found.state is not self.expected:
+                return f"{where}, found {found.state}: {found.because}"
+            if found.state is State.PENDING:
+                _hold_pending(engine, read)
+        except Unproven as error:
+            return f"{where}, and it is, but {error}"
+        except (Failure, RuntimeError) as error:
+            return f"{where}, found no state: {error}"
+        return ""
+
+
+def _hold_pending(engine: Engine, read: Read) -> None:
+    made = engine.plan(read)
+    hold_applied(engine, made, read)
+    (item,) = engine.overlays
+    if not any(file.startswith(COMPANIONS) for file in made.files):  # which upstream will not have
+        hold_merged(engine, {file: without_marks(data) for file, data in made.files.items()}, read)
+
+
+def _patch_files(*places: str | os.PathLike[str]) -> Iterator[tuple[Catalogued, Version]]:
+    """Yield the patch files, each with its base.
+
+    Raises:
+        Failure: some cannot be read, or there is none.
+    """
+    problems, found = list[Problem](), dict[PatchBytes, Catalogued]()
+    for file in opened([Path(place) for place in places], ignored=bool(places)).sources.patches:
+        try:
+            found[file] = of_patch_file(file)
+        except (ValueError, RecursionError, MemoryError) as error:
+            problems.append(Problem("cannot load overlay", file.path, str(error)))
+    if not (found or problems):
+        problems.append(Problem("no patch files", str(Path.cwd()), "name a folder, or write one into vpatch.toml"))
+    raise_all(problems)
+    yield from ((item, Version(parse(file.data).head["Base"])) for file, item in found.items())
+
+
+def _cases(item: Catalogued, base: Version) -> Iterator[_PatchCase]:
+    """Yield the cases of a patch file, the oldest release first."""
+    named = {base}
+    for span in item.overlay.releases:
+        inside = [one for one in _on_index() if SpecifierSet(span, prereleases=True).contains(one)]
+        named.update(inside or [Version(span.lstrip(">=").partition(",")[0])])  # a release that must be found, then
+    for one in sorted(named):
+        state, _ = declared(tuple(item.overlay.releases.items()), str(one))
+        yield _PatchCase(item, one, state or State.PENDING)
+
+
+@cache
+def _on_index() -> Mapping[Version, IndexRelease]:
+    """Return the final releases on the index.
+
+    Raises:
+        Failure: the index does not answer, and the cache has no earlier answer.
+    """
+    from vpatch.matrix.reading import user_cache
+    from vpatch.matrix.releases import releases_of
+
+    return {Version(one.wheel.version): one for one in releases_of("vllm", (), user_cache()).releases}
+
+
+def _reading(version: Version, files: tuple[str, ...]) -> Read:
+    """Return what reads the files of a release.
+
+    Raises:
+        UnknownName: there is no such release.
+        Failure: it cannot be read.
+    """
+    from vpatch.matrix.reading import ReleaseReads
+
+    known = _on_index().get(version)
+    return (ReleaseReads.of(known, files) if known else ReleaseReads.opened(str(version), files)).read
 
 
 def release(version: str, folder: Path | None = None) -> Path:

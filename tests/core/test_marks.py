@@ -39,10 +39,10 @@ def test_marks_stand_behind_a_comment_and_are_sorted() -> None:
     assert with_marks("# why  # vpatch: b", ["c", "a", "b"]) == "# why  # vpatch: a  # vpatch: b  # vpatch: c"
 
 
-def test_without_the_marks_of_an_overlay() -> None:
+def test_without_marks() -> None:
     code = b"a  # why  # vpatch: b\nb  # vpatch: b  # vpatch: b-2\r\n# vpatch: c\n\xff"
 
-    assert without_marks(code, "b") == b"a  # why\nb  # vpatch: b-2\r\n# vpatch: c\n\xff"
+    assert without_marks(code) == b"a  # why\nb\r\n\n\xff"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         CHECKPOINT,
         {"--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
     ),
-    "docs/project.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}{PATCHES}"),
+    "docs/project.md": Recipe(f"{ENVIRONMENT}{EXTRAS}uv pip install --quiet pytest\n{VLLM}{PATCHES}"),
     "docs/recipes/air-gapped.md": Recipe(
         "uv venv --quiet .venv\nuv pip install --quiet --python .venv vllm==0.20.2\n"
         "uv venv --quiet online\n. online/bin/activate\nuv pip install --quiet pip\n"

@@ -49,11 +49,6 @@ def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes
     return tuple(file for file in files if overlay in marks_in(read(file) or b""))
 
 
-def without_marks(content: bytes, overlay: str) -> bytes:
-    """Return a file without the marks of an overlay: what it would be if upstream had the change."""
-    return re.sub(rb"[ \t]*#[ \t]*vpatch:[ \t]*%b(?![a-z0-9-])" % overlay.encode(), b"", content)
-
-
 def with_marks(comment: str, overlays: Iterable[str]) -> str:
     """Add marks to a comment, behind its text; they are sorted."""
     names = sorted({*marked_by(comment), *overlays})
