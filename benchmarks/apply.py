@@ -1,6 +1,8 @@
 """Time `vpatch apply` and `vpatch status` as whole processes on the real vLLM 0.20.2, next to two rivals.
 
-    python benchmarks/apply.py [--rounds N]
+    python benchmarks/apply.py [--rounds N] [--patches N]
+
+vpatch's own overlays are applied, or N patch files of N modules: changes between this release and the next one.
 
 (a) The lower bound: a process that imports libcst and parses the touched files once.
 (b) A plain string-replace patcher of the same files, plus `py_compile` of each.
@@ -25,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-VERSION = "0.20.2"
+VERSION, NEXT = "0.20.2", "0.21.0"
 VPATCH = [sys.executable, "-m", "vpatch"]
 # Installers compile what they install; without this variable, so does the first run from a checkout.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -45,6 +47,13 @@ for path, (old, new) in json.loads(pathlib.Path(sys.argv[1]).read_text()).items(
     assert text.count(old) == 1
     file.write_text(text.replace(old, new))
     py_compile.compile(path, doraise=True)
+"""
+
+PATCHES = """
+import sys
+from pathlib import Path
+from benchmarks.porting import write_patches
+write_patches(Path(sys.argv[1]), int(sys.argv[2]), (sys.argv[3], sys.argv[4]))
 """
 
 
@@ -80,14 +89,16 @@ def main() -> int:
     """Run the rounds, print the table and check the targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--patches", type=int, default=0)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         pristine, applied, cold, strings = (base / name for name in ("pristine", "applied", "cold", "strings"))
         run([*VPATCH, "fetch", VERSION, str(pristine)])
         for copy in (applied, cold, strings):
             shutil.copytree(pristine, copy)
-        said = subprocess.run([*VPATCH, "apply", "--json", applied], check=True, capture_output=True).stdout
+        chosen = write_patches(base / "patches", arguments.patches)
+        said = subprocess.run([*VPATCH, "apply", "--json", *chosen, applied], check=True, capture_output=True).stdout
         touched = [f for f in json.loads(said)["changed"] if (pristine / f).exists() and f.endswith(".py")]
         job = base / "strings.json"
 
@@ -102,7 +113,7 @@ def main() -> int:
             shutil.rmtree(cold)
             shutil.copytree(pristine, cold)
             os.sync()  # else the first fsync of `apply` would wait for the copy, too
-            return run([*VPATCH, "apply", str(cold)])
+            return run([*VPATCH, "apply", *chosen, str(cold)])
 
         rivals: dict[str, Callable[[], tuple[float, float]]] = {
             "(a) floor: import libcst, parse": lambda: run(
@@ -110,16 +121,30 @@ def main() -> int:
             ),
             "(b) string replace + py_compile": string_patcher,
             "vpatch apply, cold": cold_apply,
-            "vpatch apply, applied": lambda: run([*VPATCH, "apply", str(applied)]),
-            "vpatch status, applied": lambda: run([*VPATCH, "status", str(applied)]),
+            "vpatch apply, applied": lambda: run([*VPATCH, "apply", *chosen, str(applied)]),
+            "vpatch status, applied": lambda: run([*VPATCH, "status", *chosen, str(applied)]),
         }
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
         for measure in rivals.values():
             measure()  # warm the page cache and the tools' bytecode
-        for _ in range(rounds):
+        for _ in range(arguments.rounds):
             for name, measure in rivals.items():
                 times[name].append(measure())
+        size = sum((pristine / file).stat().st_size for file in touched) // 1024
+    what = f"{arguments.patches} patch files" if arguments.patches else "the default overlays"
+    print(f"{what} change {len(touched)} modules, {size} KiB")
     return judge(times)
+
+
+def write_patches(folder: Path, count: int) -> list[str]:
+    """Write patch files, each of another module; return the options that select these alone, [] for none."""
+    if not count:
+        return []
+    folder.mkdir()
+    # In a process of its own: those that are measured would begin with the peak memory of this one.
+    subprocess.run([sys.executable, "-c", PATCHES, folder, str(count), VERSION, NEXT], check=True)
+    names = [word for file in sorted(folder.iterdir()) for word in ("--overlay", file.stem)]
+    return ["--no-project", "--patches", str(folder), *names]
 
 
 def judge(times: dict[str, list[tuple[float, float]]]) -> int:

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
-from vpatch.core.patch_file import overlay_of
+from vpatch.core.patch_file import PatchFile, overlay_of
 from vpatch.core.verdict import State
 from vpatch.porting.program import difference
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
@@ -32,6 +33,7 @@ from tests.releases import RELEASES, tree_of
 
 FURTHER = (("0.20.2", "0.24.0"), ("0.21.0", "0.26.0"), ("0.26.0", "0.31.0"), ("0.31.0", "0.33.0"))
 """Pairs of releases that are further apart than neighbors."""
+PAIRS = (*pairwise(RELEASES), *FURTHER)
 LINES, BYTES = 60, range(3_000, 90_000)
 """The most lines of a change, and the sizes of modules."""
 
@@ -71,13 +73,9 @@ def main() -> None:
 def by_vpatch(cell: Cell) -> tuple[str, str]:
     """Carry a cell's change by a patch file; return what came of it, and of carrying it to where it is."""
     try:
-        patch, _ = patch_file(
-            "fix", {"Subject": "A change", "Base": cell.releases[0]},
-            (ModuleVersions(cell.file, cell.before, cell.after),), reader(cell.releases[0], cell.file, cell.before),
-        )  # fmt: skip
+        engine = Engine([Catalogued("fix", overlay_of(patch_of(cell)), "")])
     except Unproven as error:
         return f"no patch file ({error})", "no patch file"
-    engine = Engine([Catalogued("fix", overlay_of(patch), "")])
     made = engine.plan(reader(cell.releases[1], cell.file, cell.target))
     state = made.before[0].state
     carried = f"refused ({made.before[0].state}: {made.before[0].because})"
@@ -85,6 +83,26 @@ def by_vpatch(cell: Cell) -> tuple[str, str]:
         carried = outcome(made.files[cell.file].decode(), cell)
     (there,) = engine.status(reader(cell.releases[1], cell.file, cell.truth))
     return carried, {State.MERGED: "merged", State.PENDING: "changed again"}.get(there.state, "refused")
+
+
+def patch_of(cell: Cell, name: str = "fix") -> PatchFile:
+    """Return the patch file of a cell's change.
+
+    Raises:
+        Unproven: there can be none.
+    """
+    read = reader(cell.releases[0], cell.file, cell.before)
+    changes = (ModuleVersions(cell.file, cell.before, cell.after),)
+    return patch_file(name, {"Subject": "A change", "Base": cell.releases[0]}, changes, read)[0]
+
+
+def write_patches(folder: Path, count: int, pair: tuple[str, str]) -> None:
+    """Write a number of patch files to a folder, each of another module of the first release of a pair."""
+    for cell in drawn(random.Random(44), 2 * count, [pair]):  # noqa: S311 - it is to be repeatable
+        if (done := len(list(folder.iterdir()))) == count:
+            break
+        with suppress(Unproven):
+            (folder / f"change-{done}.vpatch").write_text(str(patch_of(cell, f"change-{done}")))
 
 
 def by_lines(cell: Cell) -> dict[str, tuple[str, str]]:
@@ -97,16 +115,7 @@ def by_lines(cell: Cell) -> dict[str, tuple[str, str]]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
-        (at / "before.py").write_text(cell.before)
-        (at / "after.py").write_text(cell.after)
-        diff = subprocess.run(
-            ["git", "diff", "--no-index", "before.py", "after.py"],  # noqa: S607 - the rival
-            cwd=at,
-            capture_output=True,
-            check=False,
-        )
-        text = diff.stdout.replace(b"a/before.py", b"a/module.py").replace(b"b/after.py", b"b/module.py")
-        (at / "change.diff").write_bytes(text)
+        write_diff(at, cell)
         for name, tool in tools.items():
             result, again = tool(at, cell.target), tool(at, cell.truth)
             carried = "refused" if result is None else outcome(result, cell)
@@ -115,6 +124,20 @@ def by_lines(cell: Cell) -> dict[str, tuple[str, str]]:
         back = ran(at, cell.truth, "git", "apply", "-R", "change.diff")
         found["git apply -R"] = "not tried", "refused" if back is None else "merged"
     return found
+
+
+def write_diff(at: Path, cell: Cell) -> None:
+    """Write a cell's change as `change.diff` of `module.py`, with the module `before.py` and `after.py` it."""
+    (at / "before.py").write_text(cell.before)
+    (at / "after.py").write_text(cell.after)
+    diff = subprocess.run(
+        ["git", "diff", "--no-index", "before.py", "after.py"],  # noqa: S607 - the rival
+        cwd=at,
+        capture_output=True,
+        check=False,
+    )
+    text = diff.stdout.replace(b"a/before.py", b"a/module.py").replace(b"b/after.py", b"b/module.py")
+    (at / "change.diff").write_bytes(text)
 
 
 def ran(at: Path, text: str, *command: str) -> str | None:
@@ -144,9 +167,8 @@ def reader(release: str, file: str, text: str) -> Callable[[str], bytes | None]:
     return read
 
 
-def drawn(chance: random.Random, count: int) -> list[Cell]:
+def drawn(chance: random.Random, count: int, pairs: Sequence[tuple[str, str]] = PAIRS) -> list[Cell]:
     """Draw cells: from each pair of releases in turn, and from each module at most one."""
-    pairs = [*pairwise(RELEASES), *FURTHER]
     todo = {pair: chance.sample(files := common(*pair), len(files)) for pair in pairs}
     cells: list[Cell] = []
     while len(cells) < count and any(todo.values()):
