@@ -1,6 +1,6 @@
 """Judge patches on all releases: on those that contain the change, and where it can be made.
 
-    python -m benchmarks.carried [--cells N] [--seed N] [--rows contained results]
+    python -m benchmarks.carried [--cells N] [--seed N] [--rows contained first results]
 
 A patch is what leads from a release A to A with some lines of B in one function of a module: a cell of
 `benchmarks.porting`.
@@ -8,6 +8,8 @@ A patch is what leads from a release A to A with some lines of B in one function
 contained: B and each later release with the module contain the change. Counted is how often vpatch reports the patch as
 merged, and how often `git apply -R --check` succeeds. If vpatch reports it as pending, upstream must have taken the
 change back: the lines before it are there again.
+
+first: the same for B alone.
 
 results: on each release but A where the patch is pending, the result must compile, and pyflakes must say no more of it
 than of the release, but for what it says of the change on A. If `git apply` has a result, it must be the same program.
@@ -38,7 +40,7 @@ from vpatch.tree.verify import compiles
 from benchmarks.porting import Cell, drawn, patch_of, ran, reader, write_diff
 from tests.releases import RELEASES, tree_of
 
-ROWS = ("contained", "results")
+ROWS = ("contained", "first", "results")
 MERGED, REVERSED = "vpatch: merged", "git apply -R --check: succeeds"
 
 
@@ -53,16 +55,19 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {row: Counter() for row in arguments.rows}
     wrong = False
     for cell in cells:
+        shown: dict[tuple[str, str], list[str]] = {}
         for row, what, is_wrong, release in judged(cell):
             if row in counts:
                 counts[row][what] += 1
                 wrong |= is_wrong
                 if release:
-                    print(f"{row}: {cell.file}, {' -> '.join(cell.releases)}, on {release}: {what}", flush=True)
+                    shown.setdefault((row, what), []).append(release)
+        for (row, what), releases in shown.items():
+            print(f"{row}: {what}: {cell.file}, {' -> '.join(cell.releases)}, on", *releases, flush=True)
     for row, found in counts.items():
         print(f"{row}, {len(cells)} patches:", ", ".join(f"{what} {count}" for what, count in sorted(found.items())))
-        if row == "contained":
-            print(f"merged {found[MERGED] / max(found[REVERSED], 1):.2f} times as often as git apply -R --check")
+        if row != "results":
+            print(f"{row}: merged {found[MERGED] / max(found[REVERSED], 1):.2f} times as often as git apply -R --check")
     raise SystemExit(wrong)
 
 
@@ -86,31 +91,34 @@ def judged(cell: Cell) -> Iterator[Finding]:
             made = engine.plan(reader(release, cell.file, text))
             state = made.before[0].state
             if RELEASES.index(release) >= RELEASES.index(cell.releases[1]):
-                yield from contained(cell, release, text, state, at)
+                found = list(contained(cell, release, text, state, at))
+                yield from (("contained", *one) for one in found)
+                if release == cell.releases[1]:
+                    yield from (("first", *one[:2], "") for one in found)
             if state is State.PENDING:
                 yield from results(release, made.files[cell.file].decode(), text, own, at)
 
 
-def contained(cell: Cell, release: str, text: str, state: State, at: Path) -> Iterator[Finding]:
-    """Yield what vpatch and git say of a release that contains the change."""
-    yield "contained", "releases", False, ""
+def contained(cell: Cell, release: str, text: str, state: State, at: Path) -> Iterator[tuple[str, bool, str]]:
+    """Yield what vpatch and git say of a release that contains the change, as findings without their row."""
+    yield "releases", False, ""
     if ran(at, text, "git", "apply", "-R", "--check", "change.diff") is not None:
-        yield "contained", REVERSED, False, ""
+        yield REVERSED, False, ""
         if state is not State.MERGED:
-            yield "contained", "git apply -R --check: succeeds alone", False, release
+            yield "git apply -R --check: succeeds alone", False, release
     if state is State.PENDING:
         back = taken_back(cell, text)
-        yield "contained", f"vpatch: pending, {'' if back else 'not '}taken back", not back, release
+        yield f"vpatch: pending, {'' if back else 'not '}taken back", not back, release
     else:
-        yield "contained", f"vpatch: {state}", False, ""
+        yield f"vpatch: {state}", False, ""
 
 
 def taken_back(cell: Cell, text: str) -> bool:
-    """Whether a module has again what was there before a change: what went, between the lines around it."""
+    """Whether a module has again the lines that a change took out, and where it took none, those around what came."""
     before, after, now = (code_lines(one) for one in (cell.before, cell.after, text))
     joined = "\n".join(["", *now, ""])
     changes = (
-        before[max(0, i1 - 1) : i2 + 1]
+        before[i1:i2] or before[max(0, i1 - 1) : i1 + 1]
         for tag, i1, i2, _, _ in SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
         if tag != "equal"
     )

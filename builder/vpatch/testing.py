@@ -35,7 +35,7 @@ from vpatch.core.catalogue import discover, of_patch_file, select
 from vpatch.core.edits.definitions import AddFile
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import without_marks
-from vpatch.core.overlay import Catalogued, Edit, Overlay, declared
+from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay, declared
 from vpatch.core.patch_file import parse
 from vpatch.core.sources import PatchBytes
 from vpatch.core.verdict import State, Verdict
@@ -213,7 +213,6 @@ class _PatchCase:
 def _hold_pending(engine: Engine, read: Read) -> None:
     made = engine.plan(read)
     hold_applied(engine, made, read)
-    (item,) = engine.overlays
     if not any(file.startswith(COMPANIONS) for file in made.files):  # which upstream will not have
         hold_merged(engine, {file: without_marks(data) for file, data in made.files.items()}, read)
 
