@@ -133,6 +133,13 @@ def test_what_a_pending_patch_must_do(
     assert f"patches/right.vpatch on vLLM 1.0: expected pending, {says}" in problem()[: 60 + len(says)]
 
 
+def test_an_index_that_does_not_answer(here: Path, index: IndexServer) -> None:
+    """The cases fail, and not the whole run of pytest."""
+    index.stop()
+
+    assert "on vLLM 1.0: expected pending, found no state: package index failed: " in problem()
+
+
 def test_no_patch_files(here: Path) -> None:
     (here / "patches/wrong.vpatch").write_text("Format: 1\nSubject: x\n")
 

@@ -170,7 +170,7 @@ def patches(*places: str | os.PathLike[str]) -> Callable[..., None]:
 
     Raises:
         UnknownName: there is no such folder or file.
-        Failure: a patch file or the index cannot be read, or there is no patch file; lists all problems.
+        Failure: a patch file cannot be read, or a folder has no patch file; lists all problems.
     """
     import pytest
 
@@ -221,7 +221,7 @@ def _patch_files(*places: str | os.PathLike[str]) -> Iterator[tuple[Catalogued, 
     """Yield the patch files, each with its base.
 
     Raises:
-        Failure: some cannot be read, or there is none.
+        Failure: some cannot be read, or the places have no patch file.
     """
     problems, found = list[Problem](), dict[PatchBytes, Catalogued]()
     for file in opened([Path(place) for place in places], ignored=bool(places)).sources.patches:
@@ -239,24 +239,26 @@ def _cases(item: Catalogued, base: Version) -> Iterator[_PatchCase]:
     """Yield the cases of a patch file, the oldest release first."""
     named = {base}
     for span in item.overlay.releases:
-        inside = [one for one in _on_index() if SpecifierSet(span, prereleases=True).contains(one)]
-        named.update(inside or [Version(span.lstrip(">=").partition(",")[0])])  # a release that must be found, then
+        known = _on_index()
+        # If the index fails, so does each case, but not the whole run of pytest.
+        listed = () if isinstance(known, Failure) else known
+        inside = [one for one in listed if SpecifierSet(span, prereleases=True).contains(one)]
+        named.update(inside or [Version(span.lstrip(">=").partition(",")[0])])  # no such release: a case that fails
     for one in sorted(named):
         state, _ = declared(tuple(item.overlay.releases.items()), str(one))
         yield _PatchCase(item, one, state or State.PENDING)
 
 
 @cache
-def _on_index() -> Mapping[Version, IndexRelease]:
-    """Return the final releases on the index.
-
-    Raises:
-        Failure: the index does not answer, and the cache has no earlier answer.
-    """
+def _on_index() -> Mapping[Version, IndexRelease] | Failure:
+    """Return the final releases on the index, or the failure to list them; one process asks once."""
     from vpatch.matrix.reading import user_cache
     from vpatch.matrix.releases import releases_of
 
-    return {Version(one.wheel.version): one for one in releases_of("vllm", (), user_cache()).releases}
+    try:
+        return {Version(one.wheel.version): one for one in releases_of("vllm", (), user_cache()).releases}
+    except Failure as failure:
+        return failure
 
 
 def _reading(version: Version, files: tuple[str, ...]) -> Read:
@@ -268,8 +270,11 @@ def _reading(version: Version, files: tuple[str, ...]) -> Read:
     """
     from vpatch.matrix.reading import ReleaseReads
 
-    known = _on_index().get(version)
-    return (ReleaseReads.of(known, files) if known else ReleaseReads.opened(str(version), files)).read
+    known = _on_index()
+    if isinstance(known, Failure):
+        raise known
+    final = known.get(version)
+    return (ReleaseReads.of(final, files) if final else ReleaseReads.opened(str(version), files)).read
 
 
 def release(version: str, folder: Path | None = None) -> Path:
