@@ -112,8 +112,9 @@ class AddFile:
         """Compare the file with the module; see `Edit`."""
         match files.read(self.file):
             case None:
+                # One of the two would hide the other. What a missing file has is asked each time, and not remembered.
                 for other in self._forms():
-                    if files.read(other) is not None:  # one of the two would hide the other
+                    if files.read(other) is not None:
                         raise Lost(f"the module exists already, as {other}")
                 return EditFinding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
