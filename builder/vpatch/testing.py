@@ -36,8 +36,6 @@ from vpatch.core.edits.definitions import AddFile
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import without_marks
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay, declared
-from vpatch.core.patch_file import parse
-from vpatch.core.sources import PatchBytes
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, raise_all
 from vpatch.porting.proof import Unproven, hold_applied, hold_merged
@@ -157,16 +155,16 @@ def patches(*places: str | os.PathLike[str]) -> Callable[..., None]:
 
         test_patches = patches("patches")
 
-    The field `Releases` has the state to expect on each release of a span. On the release in `Base`, the patch is
-    pending unless `Releases` has another state. A pending patch must make valid Python, change nothing in a second run,
-    be recognized as merged where upstream made its change (unless it adds modules), and be reverted byte for byte.
-    vpatch executes nothing of it.
+    The field `Releases` has the state to expect on each release of a span. On the `Base`, also of a further shape, the
+    patch is pending unless `Releases` has another state. A pending patch must make valid Python, change nothing in a
+    second run, be recognized as merged where upstream made its change (unless it adds modules to `vllm/_vpatch/`), and
+    be reverted byte for byte. vpatch executes nothing of it.
 
     Of a release, only the files that the patch names are read, from the package index through vpatch's cache.
 
     Args:
-        places: folders of patch files, or single ones, relative to the current folder. Default: those that the
-            project's `vpatch.toml` names.
+        places: folders of patch files, or single ones, relative to the current folder. Default: what the project's
+            `vpatch.toml` names.
 
     Raises:
         UnknownName: there is no such folder or file.
@@ -174,7 +172,7 @@ def patches(*places: str | os.PathLike[str]) -> Callable[..., None]:
     """
     import pytest
 
-    cases = [case for item, base in _patch_files(*places) for case in _cases(item, base)]
+    cases = [case for item in _patch_files(*places) for case in _cases(item)]
 
     @pytest.mark.parametrize("case", cases, ids=str)
     def test(case: _PatchCase) -> None:
@@ -217,27 +215,27 @@ def _hold_pending(engine: Engine, read: Read) -> None:
         hold_merged(engine, {file: without_marks(data) for file, data in made.files.items()}, read)
 
 
-def _patch_files(*places: str | os.PathLike[str]) -> Iterator[tuple[Catalogued, Version]]:
-    """Yield the patch files, each with its base.
+def _patch_files(*places: str | os.PathLike[str]) -> Iterator[Catalogued]:
+    """Yield the patch files.
 
     Raises:
         Failure: some cannot be read, or the places have no patch file.
     """
-    problems, found = list[Problem](), dict[PatchBytes, Catalogued]()
+    problems, found = list[Problem](), list[Catalogued]()
     for file in opened([Path(place) for place in places], ignored=bool(places)).sources.patches:
         try:
-            found[file] = of_patch_file(file)
+            found.append(of_patch_file(file))
         except (ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem("cannot load overlay", file.path, str(error)))
     if not (found or problems):
         problems.append(Problem("no patch files", str(Path.cwd()), "name a folder, or write one into vpatch.toml"))
     raise_all(problems)
-    yield from ((item, Version(parse(file.data).head["Base"])) for file, item in found.items())
+    yield from found
 
 
-def _cases(item: Catalogued, base: Version) -> Iterator[_PatchCase]:
+def _cases(item: Catalogued) -> Iterator[_PatchCase]:
     """Yield the cases of a patch file, the oldest release first."""
-    named = {base}
+    named = {Version(shape.name) for part in item.overlay.parts for shape in part.shapes}
     for span in item.overlay.releases:
         known = _on_index()
         # If the index fails, so does each case, but not the whole run of pytest.

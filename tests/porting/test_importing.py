@@ -150,7 +150,10 @@ def test_a_diff_that_adds_modules(here: Path, pristine: Trees, tree: Path, vpatc
 
     assert made.code == 0, made.err
     assert [line for line in made.out.splitlines() if line.startswith("  adds ")] == [
-        f"  adds {path}" for path in sorted(added)
+        "  adds vllm/mine/__init__.py, 1 line",
+        f"  adds {MINE}, 3 lines",
+        f"  adds {BESIDE}, 2 lines",
+        f"  adds `from vllm.mine.policy import LAYERS` to {FILE}",
     ]
     options = ("--patches", "patches", "--overlay", "policy", tree)
     assert "policy  pending" in vpatch("status", *options).out
