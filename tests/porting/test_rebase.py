@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Program
 from tests.loopback import IndexServer
-from tests.porting.installed import copied
+from tests.porting.installed import copied, edit
 from tests.porting.making import diff
 from tests.releases import tree_of
 from tests.wheels import packed
@@ -48,6 +48,7 @@ def test_a_draft_is_accepted(patches: Path, tmp_path: Path, vpatch: Program) -> 
 
     assert shown.code == 0, shown.err
     assert "A draft: the hunks in the definitions' new place." in shown.out
+    assert f"`vpatch rebase patches/say.vpatch --onto {target} --accept`" in shown.err
     assert f"\n---- {FILE}\n+--- {PLACE}\n" in shown.out
     assert not (patches / "say@0.24.0.vpatch").exists()
 
@@ -118,3 +119,57 @@ def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
 
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
+
+
+# The patch file, copied to another name; a part of its text, and by what that is replaced; what is said.
+UNREAD = {
+    "a further shape": ("say@0.24.0", "Base: 0.20.2", "Base: 0.24.0", "it is a shape of say.vpatch, which has to lie"),
+    "a name that is no id": ("Say", "", "", "its id would be 'Say'"),
+    "no field": ("odd", "Subject:", "Object:", "line 2: no field is called Object"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_patch_file_that_is_none(case: str, patches: Path, vpatch: Program) -> None:
+    name, old, new, says = UNREAD[case]
+    (patches / f"{name}.vpatch").write_text((patches / "say.vpatch").read_text().replace(old, new))
+
+    ran = vpatch("rebase", f"patches/{name}.vpatch", "--onto", tree_of("0.24.0"))
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"cannot load overlay: patches/{name}.vpatch: {says}")
+
+
+def test_another_vllm_of_the_same_version(patches: Path, tmp_path: Path, vpatch: Program) -> None:
+    """Two shapes for one version would make the patch file unreadable."""
+    target = copied("0.20.2", tmp_path / "target")
+    edit(target, OTHER, lambda text: text.replace("find_spec(module_name) is not None", "find_spec(module_name)"))
+
+    ran = vpatch("rebase", "patches/hide.vpatch", "--onto", target, "--accept")
+
+    assert ran.code == 1
+    assert "no draft: hide: hide.vpatch has a shape for 0.20.2" in ran.err
+    assert sorted(path.name for path in patches.iterdir()) == ["hide.vpatch", "say.vpatch"]
+
+
+def test_a_base_with_a_local_version(patches: Path, vpatch: Program) -> None:
+    """It is the release: the index has no wheel of another build."""
+    file = patches / "say.vpatch"
+    file.write_text(file.read_text().replace("Base: 0.20.2", "Base: 0.20.2+cu129"))
+    file.with_name("hide.vpatch").unlink()
+
+    found = vpatch("rebase", file, "--onto", tree_of("0.24.0"), "--json").json
+
+    assert found["draft"]["how"] == "the hunks in the definitions' new place"
+    assert found["notes"] == ["vLLM 0.20.2 was read in place of 0.20.2+cu129"]
+
+
+def test_a_source_checkout(patches: Path, tmp_path: Path, vpatch: Program) -> None:
+    for name in ("__init__.py", "config/__init__.py"):
+        (path := tmp_path / "vllm" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    ran = vpatch("rebase", patches / "say.vpatch", "--onto", tmp_path)
+
+    assert ran.code == 1
+    assert "its version is not known; name the release that it is closest to instead" in ran.err

@@ -23,6 +23,7 @@ from vpatch.cli.options import (
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.wording import Line, command, diff_line, table
 from vpatch.core.catalogue import id_of, of_patch_file
+from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.shapes import shape_name, shapes
 from vpatch.core.sources import PatchBytes
@@ -107,13 +108,13 @@ def rebase_command(patch: str, onto: str, *, accept: bool, force: bool) -> Repor
     from vpatch.porting.bases import base_named
 
     found = _found(patch)
-    item = of_patch_file(found)
+    item = _loaded(found)
     target = base_named(onto, item.overlay.files)
     file = Path(found.path)
     path = file.with_name(shape_name(file.name, target.version))
     if accept:
         check_outfile(path, force=force)
-    report = _rebased(file, found, target)
+    report = _rebased(file, found, target, onto)
     if report.draft is None or not accept:
         return report
     write_outfile(path, str(_signed(report.draft.patch)), force=force)
@@ -133,16 +134,28 @@ def _found(patch: str) -> PatchBytes:
     return known[patch]
 
 
-def _rebased(file: Path, found: PatchBytes, target: PatchBase) -> RebaseReport:
+def _loaded(found: PatchBytes) -> Catalogued:
+    try:
+        return of_patch_file(found)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Failure(Problem("cannot load overlay", found.path, str(error))) from error
+
+
+def _rebased(file: Path, found: PatchBytes, target: PatchBase, onto: str) -> RebaseReport:
     from vpatch.core.engine import Engine
     from vpatch.porting.rebasing import draft
 
-    item, name = of_patch_file(found), id_of(found.path)
+    item, name = _loaded(found), id_of(found.path)
     (verdict,) = Engine([item]).status(target.read)
     report = RebaseReport(file=file, target=target, verdict=verdict)
     if verdict.state not in MISFITS:
         return replace(report, outcome=_fits(verdict.state, name, target))
-    patch = _nearest(shapes(found.data), target)
+    every = shapes(found.data)
+    if taken := _taken(file.name, every, target):
+        cause = f"{taken} has a shape for {target.version}, and {target.name} is another one"
+        hint = f"change {taken}, or `vpatch import` the change anew"
+        return replace(report, problems=[Problem("no draft", name, cause, hint=hint)], outcome="Nothing was written.")
+    patch = _nearest(every, target)
     base, notes = _base(patch)
     made, stopped = draft(name, patch, base, target)
     if made is None:
@@ -152,7 +165,7 @@ def _rebased(file: Path, found: PatchBytes, target: PatchBase) -> RebaseReport:
     new = file.with_name(shape_name(file.name, target.version))
     before, after = (str(one).splitlines() for one in (patch, made.patch))
     lines = [*unified_diff(before, after, str(file), str(new), lineterm="", n=2)]
-    accept = command("rebase", file, "--onto", target.version, "--accept")
+    accept = command("rebase", file, "--onto", onto, "--accept")
     return replace(report, draft=made, diff=lines, notes=notes, outcome=f"Read it. To write {new}: {accept}.")
 
 
@@ -160,6 +173,16 @@ def _fits(state: State, name: str, target: PatchBase) -> str:
     if state is State.MERGED:
         return f"vLLM {target.name} has the change: drop {name} there."
     return f"{name} is {state} on vLLM {target.name}: no draft is needed."
+
+
+def _taken(name: str, found: Sequence[PatchFile], target: PatchBase) -> str:
+    """Return the file, other than the draft's, that has a shape for the target's version, or ""."""
+    from packaging.version import Version
+
+    names = [name, *(shape_name(name, one.head["Base"]) for one in found[1:])]
+    same = [Version(one.head["Base"]) == Version(target.version) for one in found]
+    own = shape_name(name, target.version)
+    return next((one for one, equal in zip(names, same, strict=True) if equal and one != own), "")
 
 
 def _nearest(found: Sequence[PatchFile], target: PatchBase) -> PatchFile:
@@ -172,12 +195,20 @@ def _nearest(found: Sequence[PatchFile], target: PatchBase) -> PatchFile:
 
 
 def _base(patch: PatchFile) -> tuple[PatchBase | None, list[str]]:
+    """Return the vLLM that a patch file is for, and notes; for a build that no index has, it is the release."""
+    from packaging.version import Version
+
     from vpatch.porting.bases import base_of
 
-    try:
-        return base_of(patch.head["Base"], [change.path for change in patch.changes]), []
-    except Failure as failure:
-        return None, [str(failure.problems[0])]
+    version, notes = patch.head["Base"], list[str]()
+    for name in dict.fromkeys((version, Version(version).public)):
+        try:
+            base = base_of(name, [change.path for change in patch.changes])
+        except Failure as failure:
+            notes.append(str(failure.problems[0]))
+        else:
+            return base, [f"vLLM {name} was read in place of {version}" for _ in notes]
+    return None, notes[-1:]
 
 
 def _signed(patch: PatchFile) -> PatchFile:

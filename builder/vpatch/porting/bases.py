@@ -51,7 +51,7 @@ def base_in(tree: Tree) -> PatchBase:
         Failure: it is of unknown version, as a source checkout is.
     """
     if tree.version is None:
-        hint = "`--base V` names the release that it is closest to"
+        hint = "name the release that it is closest to instead"
         raise Failure(Problem(FAILED, str(tree.root), "its version is not known", hint=hint))
     seen, originals = Reads(tree), open_tree(tree).originals
 
