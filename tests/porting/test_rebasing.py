@@ -140,5 +140,117 @@ def test_without_the_base() -> None:
     assert made is not None
     assert made.how == LOOSE
     assert "two(a, 2)" in result(made.patch, target, FILE)
+    assert made.notes == ("vLLM 1 cannot be read: whether this is the same place as there, was not looked at",)
     assert none is None
     assert str(stopped[-1]) == f"{MERGED}: vLLM 1, which the patch was made for, cannot be read"
+
+
+BODY = "    b = a.two(1)\n    c = b.three()\n    d = c.four()\n    return d\n"
+F = f"def f(a):\n{BODY}"
+TWICE = (
+    "def f(a):\n    a.log()\n    x = a.g()\n    a.use(x)\n    a.prepare()\n    x = a.g()\n    a.use(x)\n    return x\n"
+)
+"""It has a statement in two places with the same neighbor below."""
+
+
+def checked(text: str) -> str:
+    return text.replace("    c = b.three", "    b.check()\n    c = b.three", 1)
+
+
+# The module before and after the patch, the module of the target, and why there is no draft.
+ELSEWHERE: Mapping[str, tuple[str, str, str, str]] = {
+    "the other of two places": (
+        TWICE,
+        TWICE.replace("a.g()", "a.g(2)", 1),
+        TWICE.replace("    x = a.g()\n    a.use(x)\n", "", 1),
+        f"{LOOSE}: no replacement has its place beside one neighbor",
+    ),
+    "a function that the patch leaves alone": (
+        f"{F}\n\ndef g(a):\n{BODY}",
+        checked(f"{F}\n\ndef g(a):\n{BODY}"),
+        f"def g(a):\n{BODY}\n\n{F.replace('b.three()', 'b.tri()')}",
+        f"{MERGED}: vllm/p/m.py: it would change `g`, which the patch does not change",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_no_draft_elsewhere(case: str) -> None:
+    before, after, now, why = ELSEWHERE[case]
+
+    made, stopped = drafted(patched(after, before), vllm("2", {FILE: now}), vllm("1", {FILE: before}))
+
+    assert made is None
+    assert why in map(str, stopped)
+
+
+def test_what_is_left_of_a_patch_is_not_taken_where_all_of_it_is_needed() -> None:
+    before = f"{F}\n\ndef g(a):\n{BODY}".replace("    c =", "\n    # Three of them.\n    c =")
+    patch, base = patched(before.replace("a.two(1)", "a.two(2)"), before), vllm("1", {FILE: before})
+    now = before.replace("a.two(1)", "a.two(2)", 1).replace("b.three()", "b.tri()", 1)
+
+    made, _ = drafted(patch, vllm("2", {FILE: now}), base)
+
+    assert made is not None
+    assert made.patch.changes[0].text.count("@@") == 1
+    plans = [Engine([Catalogued("fix", overlay_of(patch, *more), "")]).plan(base.read) for more in ((), (made.patch,))]
+    assert plans[0].files == plans[1].files
+
+
+def test_a_draft_changes_nothing_where_a_shape_fits() -> None:
+    """The newer of two shapes is tried first; on an older vLLM, it would change another function than the older one."""
+    before = f"{F}\n\ndef g(a):\n{BODY}"
+    oldest = patched(before.replace("a.two(1)", "a.two(2)", 1), before), vllm("0", {FILE: before})
+    between = f"def g(a):\n{BODY}".replace("    c = b.three()", "\n    # Three of them.\n    c = b.tri()")
+    patch, base = patched(between.replace("a.two(1)", "a.two(2)"), between), vllm("1", {FILE: between})
+    target = vllm("2", {FILE: between.replace("b.tri()", "b.three()")})
+
+    made, _ = draft("fix", patch, base, target)
+    none, stopped = draft("fix", patch, base, target, [oldest])
+
+    assert made is not None
+    assert none is None
+    assert "it fits vLLM 0, too, and makes another program there than the shape for that" in str(stopped[0])
+
+
+# The module before and after the patch, the module of the target, and what is noted of the draft.
+NOTED: Mapping[str, tuple[str, str, str, str]] = {
+    "the function has another name": (
+        F,
+        checked(F),
+        F.replace("def f(", "def f_slow("),
+        "vllm/p/m.py: it changes `f_slow`, which the patch does not name",
+    ),
+    "upstream made one of the changes": (
+        f"{F}\n\ndef g(a):\n{BODY}",
+        f"{F}\n\ndef g(a):\n{BODY}".replace("a.two(1)", "a.two(2)"),
+        f"{F}\n\ndef g(a):\n{BODY}".replace("a.two(1)", "a.two(2)", 1).replace(
+            "two(1)\n    c = b.three()", "two(1)\n    c = b.tri()"
+        ),
+        "vllm/p/m.py: it changes nothing in `f`, as the patch does",
+    ),
+    "upstream has the new line elsewhere": (
+        BASE,
+        CHECKED,
+        BASE.replace("    return c", "    check(b)\n    return c").replace("c = three(b)", "c = tri(b)"),
+        "vllm/p/m.py: `check(b)`: vLLM 2 has it more often than vLLM 1: read whether it is double now",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_what_is_noted_of_a_draft(case: str) -> None:
+    before, after, now, note = NOTED[case]
+
+    made, stopped = drafted(patched(after, before), vllm("2", {FILE: now}), vllm("1", {FILE: before}))
+
+    assert made is not None, stopped
+    assert any(one.startswith(note) for one in made.notes), made.notes
+
+
+def test_line_ends_are_no_change() -> None:
+    now = BASE.replace("    return c", "    return c + 1").replace("c = three(b)", "c = tri(b)").replace("\n", "\r\n")
+
+    made, _ = drafted(patched(CHECKED), vllm("2", {FILE: now}), vllm("1", {FILE: BASE}))
+
+    assert made is not None

@@ -157,7 +157,8 @@ def _rebased(file: Path, found: PatchBytes, target: PatchBase, onto: str) -> Reb
         return replace(report, problems=[Problem("no draft", name, cause, hint=hint)], outcome="Nothing was written.")
     patch = _nearest(every, target)
     base, notes = _base(patch)
-    made, stopped = draft(name, patch, base, target)
+    others = [(one, read) for one in every if one is not patch and (read := _base(one)[0])]
+    made, stopped = draft(name, patch, base, target, others)
     if made is None:
         problems = [Problem("no draft", name, str(why), hint="") for why in stopped]
         conflict = next((why.conflict for why in stopped if why.conflict), None)

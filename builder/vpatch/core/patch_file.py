@@ -122,7 +122,9 @@ def overlay_of(patch: PatchFile, *more: PatchFile) -> Overlay:
 
     head = patch.head
     newest = sorted((patch, *more), key=lambda one: Version(one.head["Base"]), reverse=True)
-    shapes = {one.head["Base"]: [edit for change in one.changes for edit in _edits(change)] for one in newest}
+    every = {one.head["Base"]: [edit for change in one.changes for edit in _edits(change)] for one in newest}
+    # One with fewer edits is what is left where upstream has the others: it may fit where more of them are needed.
+    shapes = dict(sorted(every.items(), key=lambda one: -len(one[1])))
     accepted = dict.fromkeys(line for one in (patch, *more) for line in one.accepted)
     return Overlay(
         head["Subject"],

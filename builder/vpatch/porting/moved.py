@@ -24,10 +24,10 @@ def new_place(change: ModuleChange, target: PatchBase) -> str:
         Failure: a module cannot be read.
     """
     wanted = {edit.scope for edit in hunks(change.path, "", (), change.text) if edit.scope}
-    there = _defined(target, change.path)
+    there = defined(target, change.path)
     if change.new or not wanted or (there is not None and wanted & there):
         return ""
-    found = [path for path in _candidates(change.path, target) if wanted <= (_defined(target, path) or set())]
+    found = [path for path in _candidates(change.path, target) if wanted <= (defined(target, path) or set())]
     return found[0] if len(found) == 1 else ""
 
 
@@ -42,7 +42,12 @@ def _candidates(path: str, target: PatchBase) -> Iterator[str]:
                 yield file
 
 
-def _defined(target: PatchBase, path: str) -> set[str] | None:
+def defined(target: PatchBase, path: str) -> set[str] | None:
+    """Return the qualified names that a module defines; None if it is not there, or is not valid Python.
+
+    Raises:
+        Failure: it cannot be read as text.
+    """
     text = text_of(target, path)
     if text is None:
         return None

@@ -13,12 +13,13 @@ from vpatch.core.judge import find
 from vpatch.core.marks import without_marks
 from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import ModuleChange, PatchFile, overlay_of
-from vpatch.core.verdict import Found, State
+from vpatch.core.verdict import EditFinding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.porting.bases import PatchBase, text_of
 from vpatch.porting.merging import Conflict, merged
 from vpatch.porting.moved import new_place
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
+from vpatch.porting.second_look import Shapes, keep, look
 
 _SECTION = re.compile(r"^(?=@@)", re.MULTILINE)
 
@@ -50,7 +51,9 @@ class Draft:
     notes: tuple[str, ...]
 
 
-def draft(name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase) -> tuple[Draft | None, list[Stopped]]:
+def draft(
+    name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase, others: Shapes = ()
+) -> tuple[Draft | None, list[Stopped]]:
     """Return a draft of a patch file for another vLLM, and why each way before it led to none.
 
     The ways are the definitions' new place, one neighbor of a replacement instead of both, and a three-way merge of the
@@ -62,6 +65,7 @@ def draft(name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase
         patch: the patch file, or that of its shapes that is the nearest to the target.
         base: the vLLM that it was made for; None if it cannot be read.
         target: the vLLM that it is to fit.
+        others: the other shapes, each with its vLLM; there, and on the base, a draft may change nothing.
 
     Raises:
         Failure: a module cannot be read.
@@ -71,7 +75,7 @@ def draft(name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase
     notes = tuple(f"{path} is {place} there" for path, place in places.items())
     ways: dict[str, Callable[[], Iterable[ModuleVersions]]] = {
         "the hunks in the definitions' new place": lambda: _by_hunks(name, moved, target),
-        "the hunks with one neighbor": lambda: _by_hunks(name, _loosened(name, moved, target), target),
+        "the hunks with one neighbor": lambda: _by_hunks(name, _loosened(name, patch, moved, base, target), target),
         "a three-way merge of the lines": lambda: _by_lines(name, patch, base, target, places),
     }
     stopped = []
@@ -83,11 +87,18 @@ def draft(name: str, patch: PatchFile, base: PatchBase | None, target: PatchBase
             if not changes:
                 raise Stopped(f"it changes nothing: all of its lines are in vLLM {target.version}")
             made, left = patch_file(name, _head(patch, target), changes, target.read, accepted=moved.accepted)
+            left += tuple(look(made, patch, base, target, places)) if base else (_unread(patch),)
+            if shapes := (*([(patch, base)] if base else []), *others):
+                keep(name, made, shapes)
         except (Stopped, Unproven) as error:
             stopped.append(Stopped(f"{how}: {error}", getattr(error, "conflict", None)))
         else:
             return Draft(made, how, (*notes, *left)), stopped
     return None, stopped
+
+
+def _unread(patch: PatchFile) -> str:
+    return f"vLLM {patch.head['Base']} cannot be read: whether this is the same place as there, was not looked at"
 
 
 def _moved(patch: PatchFile, places: Mapping[str, str]) -> PatchFile:
@@ -113,34 +124,54 @@ def _by_hunks(name: str, patch: PatchFile, target: PatchBase) -> Iterator[Module
 
 def _versions(patch: PatchFile, files: Mapping[str, bytes], read: PatchBase) -> Iterator[ModuleVersions]:
     for change in patch.changes:
-        before = text_of(read, change.path)
+        before = _text(read, change.path)
         data = without_marks(files[change.path]) if change.path in files else None
-        after = before if data is None else nesting.decode(data)[0]
+        after = before if data is None else _line_feeds(nesting.decode(data)[0])
         yield ModuleVersions(change.path, before, after.lstrip("\n") if change.new and after else after)
 
 
-def _loosened(name: str, patch: PatchFile, target: PatchBase) -> PatchFile:
-    """Return a patch file whose replacements stand beside one neighbor, where they have no place with both."""
-    files = Workspace(target.read)
+def _text(read: PatchBase, path: str) -> str | None:
+    text = text_of(read, path)
+    return None if text is None else _line_feeds(text)
 
-    def fits(path: str, section: str) -> bool:
+
+def _line_feeds(text: str) -> str:
+    """Return a text whose lines end with line feeds alone, as Python reads them: a merge compares the ends, too."""
+    return re.sub(r"\r\n?", "\n", text)
+
+
+def _loosened(name: str, patch: PatchFile, moved: PatchFile, base: PatchBase | None, target: PatchBase) -> PatchFile:
+    """Return a patch file whose replacements stand beside one neighbor, where they have no place with both.
+
+    On the base, a replacement has to have the same place beside one.
+    """
+    here, there = Workspace(target.read), Workspace(base.read) if base else None
+
+    def found(path: str, section: str, files: Workspace) -> list[EditFinding]:
         try:
-            edits = [*hunks(path, "", (), section)]
+            return [find(edit, files, name) for edit in hunks(path, "", (), section)]
         except Malformed:
+            return []
+
+    def fits(change: ModuleChange, path: str, section: str, form: str) -> bool:
+        now = found(path, form, here)
+        if not now or any(one.found is Found.LOST for one in now):
             return False
-        return all(find(edit, files, name).found is not Found.LOST for edit in edits)
+        if form == section or there is None:
+            return True
+        was, wanted = (found(change.path, text, there) for text in (form, section))
+        return [(one.found, one.regions) for one in was] == [(one.found, one.regions) for one in wanted]
 
-    def loosened(change: ModuleChange) -> ModuleChange:
+    def loosened(change: ModuleChange, path: str) -> ModuleChange:
         if change.new:
-            return change
-        found = (
-            next((one for one in _forms(text) if fits(change.path, one)), text)
-            for text in filter(None, _SECTION.split(change.text))
-        )
-        return replace(change, text="".join(found))
+            return replace(change, path=path)
+        sections = filter(None, _SECTION.split(change.text))
+        forms = (next((one for one in _forms(text) if fits(change, path, text, one)), text) for text in sections)
+        return replace(change, path=path, text="".join(forms))
 
-    loose = replace(patch, changes=tuple(map(loosened, patch.changes)))
-    if loose == patch:
+    changes = (loosened(one, to.path) for one, to in zip(patch.changes, moved.changes, strict=True))
+    loose = replace(moved, changes=tuple(changes))
+    if loose == moved:
         raise Stopped("no replacement has its place beside one neighbor")
     return loose
 
@@ -166,7 +197,7 @@ def _by_lines(
         raise Stopped(f"on vLLM {base.name} it is {made.before[0].state}")
     for change in _versions(patch, made.files, base):
         path = places.get(change.path, change.path)
-        now = text_of(target, path)
+        now = _text(target, path)
         if change.before is None:
             if now is not None:
                 raise Stopped(f"{path} is there already")

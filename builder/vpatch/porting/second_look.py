@@ -1,0 +1,100 @@
+"""A second look at a draft: whether it is where the patch was, and what a reader would overlook in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from vpatch.core.edits.address import hunks
+from vpatch.core.edits.patch import Patch
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued
+from vpatch.core.patch_file import PatchFile, overlay_of
+from vpatch.porting.bases import PatchBase, text_of
+from vpatch.porting.moved import defined
+from vpatch.porting.proof import Unproven
+
+Shapes = Sequence[tuple[PatchFile, PatchBase]]
+"""Shapes of a patch file, each with the vLLM that it is for."""
+
+
+def look(made: PatchFile, patch: PatchFile, base: PatchBase, target: PatchBase, places: Mapping[str, str]) -> list[str]:
+    """Return what a reader should know of a draft.
+
+    Args:
+        made: the draft.
+        patch: the shape that it was made from.
+        base: the vLLM of that shape.
+        target: the vLLM of the draft.
+        places: modules that are elsewhere in the target.
+
+    Raises:
+        Unproven: it changes a definition that the patch does not change.
+    """
+    before = {places.get(change.path, change.path): change.path for change in patch.changes}
+    moved = replace(patch, changes=tuple(replace(c, path=places.get(c.path, c.path)) for c in patch.changes))
+    old, new = _scopes(moved), _scopes(made)
+    notes = []
+    for path, scope in sorted(new):
+        if _among((path, scope), old):
+            continue
+        if scope in (defined(base, before[path]) or ()):
+            raise Unproven(f"{path}: it would change `{scope}`, which the patch does not change")
+        notes.append(f"{path}: it changes `{scope}`, which the patch does not name")
+    for path, scope in sorted(one for one in old if not _among(one, new)):
+        place = f"in `{scope}`" if scope else "at the top of the module"
+        notes.append(
+            f"{path}: it changes nothing {place}, as the patch does: read whether vLLM {target.version} has it"
+        )
+    kept = {change.path for change in made.changes}
+    whole = [one.path for one in moved.changes if one.path not in kept and not _scopes(PatchFile({}, (one,)))]
+    notes += [f"{path}: left out: vLLM {target.version} has it" for path in whole]
+    return [*notes, *_there(made, before, base, target)]
+
+
+def keep(name: str, made: PatchFile, shapes: Shapes) -> None:
+    """Check that where a shape fits, the patch file makes the same program with a further one.
+
+    Raises:
+        Unproven: it makes another one.
+    """
+    first, *more = (patch for patch, _ in shapes)
+    overlays = [overlay_of(first, *more), overlay_of(first, *more, made)]
+    for patch, base in shapes:
+        if patch.head["Base"] == made.head["Base"]:
+            continue
+        now, then = (Engine([Catalogued(name, overlay, "")]).plan(base.read).files for overlay in overlays)
+        if now != then:
+            raise Unproven(f"it fits vLLM {base.version}, too, and makes another program there than the shape for that")
+
+
+def _scopes(patch: PatchFile) -> set[tuple[str, str]]:
+    """Return the definitions whose code is changed, "" for the module's own."""
+    edits = (edit for one in patch.changes if not one.new for edit in hunks(one.path, "", (), one.text))
+    return {(edit.file, edit.scope) for edit in edits if isinstance(edit, Patch)}
+
+
+def _among(one: tuple[str, str], others: set[tuple[str, str]]) -> bool:
+    """Whether a definition is among others, or one is inside the other: a hunk may be said from either."""
+    path, scope = one
+    pairs = ((scope, other) for file, other in others if file == path)
+    return any(a == b or (a and b and (f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}."))) for a, b in pairs)
+
+
+def _there(made: PatchFile, before: Mapping[str, str], base: PatchBase, target: PatchBase) -> Iterator[str]:
+    """Yield the new lines that upstream added, too, in another place."""
+    for change in made.changes:
+        if change.new:
+            continue
+        was, now = (_lines(text_of(*one)) for one in ((base, before[change.path]), (target, change.path)))
+        new = Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith("+"))
+        gone = Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith("-"))
+        for line in (line for line in new - gone if "(" in line or "=" in line):
+            if now[line] > was[line]:
+                more = f"vLLM {target.version} has it more often than vLLM {base.version}"
+                yield f"{change.path}: `{line}`: {more}: read whether it is double now"
+
+
+def _lines(text: str | None) -> Counter[str]:
+    return Counter(line.strip() for line in (text or "").splitlines())
