@@ -20,6 +20,13 @@ OTHER = "vllm/utils/import_utils.py"
 INFO = "vllm-0.20.2.dist-info"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fetched() -> None:
+    """The releases that the tests read, before another package index takes the place of the user's."""
+    for release in ("0.20.2", "0.24.0", "0.26.0"):
+        tree_of(release)
+
+
 @pytest.fixture
 def patches(here: Path, index: IndexServer, vpatch: Program) -> Path:
     """Two patch files for 0.20.2, which is on the index: the module of one moves, and upstream changes the other's."""
