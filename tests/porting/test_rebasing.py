@@ -254,3 +254,18 @@ def test_line_ends_are_no_change() -> None:
     made, _ = drafted(patched(CHECKED), vllm("2", {FILE: now}), vllm("1", {FILE: BASE}))
 
     assert made is not None
+
+
+@pytest.mark.parametrize("place", [FILE, "vllm/x/m.py"])
+def test_a_new_module_comes_with_a_draft(place: str) -> None:
+    """Its lines are no hunks, and it is where it was, also if a module that changes was moved."""
+    extra = "vllm/_vpatch/extra.py"
+    added = (ModuleVersions(extra, None, "EXTRA = 1\n"), ModuleVersions(FILE, BASE, AFTER))
+    base = vllm("1", {FILE: BASE})
+    patch, _ = patch_file("fix", {"Subject": "A fix", "Base": "1"}, added, base.read)
+    now = BASE if place != FILE else BASE.replace("c = three(b)", "c = tri(b)")
+
+    made, stopped = drafted(patch, vllm("2", {place: now}), base)
+
+    assert made is not None, stopped
+    assert [change.path for change in made.patch.changes] == [extra, place]

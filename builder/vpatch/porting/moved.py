@@ -23,9 +23,11 @@ def new_place(change: ModuleChange, target: PatchBase) -> str:
     Raises:
         Failure: a module cannot be read.
     """
+    if change.new:
+        return ""
     wanted = {edit.scope for edit in hunks(change.path, "", (), change.text) if edit.scope}
     there = defined(target, change.path)
-    if change.new or not wanted or (there is not None and wanted & there):
+    if not wanted or (there is not None and wanted & there):
         return ""
     found = [path for path in _candidates(change.path, target) if wanted <= (defined(target, path) or set())]
     return found[0] if len(found) == 1 else ""
