@@ -201,7 +201,7 @@ def _read(path: Path) -> PatchBytes:
     with naming("cannot read", shown):
         try:
             more = families(one.name for one in path.parent.iterdir()).get(path.name, ())
-            data = joined(path.name, more, lambda name: read_regular(path.parent / name))
+            data = joined(path.name, more, lambda name: _content(path.parent / name))
         except ValueError as error:
             raise Failure(Problem("cannot read", shown, str(error))) from error
         try:
@@ -209,6 +209,11 @@ def _read(path: Path) -> PatchBytes:
         except FileNotFoundError:
             recorded = None
     return PatchBytes(shown, data, recorded)
+
+
+def _content(path: Path) -> bytes:
+    with naming("cannot read", _short(path)):
+        return read_regular(path)
 
 
 def _short(path: Path) -> str:

@@ -97,6 +97,13 @@ def test_mistakes(case: str, tmp_path: Path) -> None:
     assert says in str(raised.value)
 
 
+def test_a_shape_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fix@0.33.0.vpatch").mkdir()
+
+    with pytest.raises(Failure, match=r"fix@0\.33\.0\.vpatch: is a directory"):
+        loaded(tmp_path, {"fix.vpatch": text("0.20.2")})
+
+
 def test_what_is_joined_is_told_apart() -> None:
     found = shapes(f"{text('0.20.2')}{text('0.33.0', '2')}".encode())
 

@@ -147,6 +147,18 @@ def test_a_patch_file_that_is_none(case: str, patches: Path, vpatch: Program) ->
     assert ran.err.startswith(f"cannot load overlay: patches/{name}.vpatch: {says}")
 
 
+def test_which_patch_file_is_meant(patches: Path, vpatch: Program) -> None:
+    (twin := patches.parent / "more" / "say.vpatch").parent.mkdir()
+    twin.write_bytes((patches / "say.vpatch").read_bytes())
+
+    folder = vpatch("rebase", "patches/", "--onto", tree_of("0.24.0"))
+    both = vpatch("rebase", "say", "--patches", "patches", "--patches", "more", "--onto", tree_of("0.24.0"))
+
+    assert (folder.code, folder.out) == (both.code, both.out) == (1, "")
+    assert "no patch file: patches: a folder; name one of its files" in folder.err
+    assert "overlay id taken: say: patches/say.vpatch and more/say.vpatch both ship it; name one of them" in both.err
+
+
 def test_another_vllm_of_the_same_version(patches: Path, tmp_path: Path, vpatch: Program) -> None:
     """Two shapes for one version would make the patch file unreadable."""
     target = copied("0.20.2", tmp_path / "target")

@@ -125,13 +125,20 @@ def rebase_command(patch: str, onto: str, *, accept: bool, force: bool) -> Repor
 def _found(patch: str) -> PatchBytes:
     """Return a patch file by its path, or by its id in the project."""
     if patch.endswith(SUFFIX) or "/" in patch:
+        if Path(patch).is_dir():
+            raise Failure(Problem("no patch file", str(Path(patch)), "a folder; name one of its files"))
         return opened([Path(patch)], ignored=True).sources.patches[0]
     introduce_project()
-    known = {id_of(one.path): one for one in project().sources.patches}
-    if patch not in known:
+    every = project().sources.patches
+    found = [one for one in every if id_of(one.path) == patch]
+    if not found:
+        known = {id_of(one.path) for one in every}
         hint = closest(patch, known) if known else "name a file, or a folder of them by --patches"
         raise UnknownName(Problem("no patch file", patch, "no patch file of the project has this id", hint=hint))
-    return known[patch]
+    if len(found) > 1:
+        cause = f"{found[0].path} and {found[1].path} both ship it; name one of them by its path"
+        raise Failure(Problem("overlay id taken", patch, cause))
+    return found[0]
 
 
 def _loaded(found: PatchBytes) -> Catalogued:
