@@ -147,6 +147,7 @@ def test_without_the_base() -> None:
 
 BODY = "    b = a.two(1)\n    c = b.three()\n    d = c.four()\n    return d\n"
 F = f"def f(a):\n{BODY}"
+IF = "def f(a):\n    if a.x:\n" + BODY.replace("    ", "        ") + "    return a\n"
 TWICE = (
     "def f(a):\n    a.log()\n    x = a.g()\n    a.use(x)\n    a.prepare()\n    x = a.g()\n    a.use(x)\n    return x\n"
 )
@@ -220,6 +221,12 @@ NOTED: Mapping[str, tuple[str, str, str, str]] = {
         checked(F),
         F.replace("def f(", "def f_slow("),
         "vllm/p/m.py: it changes `f_slow`, which the patch does not name",
+    ),
+    "the block has another condition": (
+        IF,
+        IF.replace("        return d\n", "        d.check()\n        return d\n"),
+        IF.replace("if a.x", "if not a.x"),
+        "vllm/p/m.py: in `f`, it changes the block `if not a.x`, which the patch does not name",
     ),
     "upstream made one of the changes": (
         f"{F}\n\ndef g(a):\n{BODY}",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vpatch.core.edits.address import hunks
 from vpatch.core.edits.patch import Patch
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.patch_file import PatchFile, overlay_of
 from vpatch.porting.bases import PatchBase, text_of
 from vpatch.porting.moved import defined
@@ -35,9 +35,10 @@ def look(made: PatchFile, patch: PatchFile, base: PatchBase, target: PatchBase, 
     before = {places.get(change.path, change.path): change.path for change in patch.changes}
     moved = replace(patch, changes=tuple(replace(c, path=places.get(c.path, c.path)) for c in patch.changes))
     old, new = _scopes(moved), _scopes(made)
+    named = {(edit.file, edit.scope) for edit in _edits(moved)}
     notes = []
     for path, scope in sorted(new):
-        if _among((path, scope), old):
+        if _among((path, scope), named):
             continue
         if scope in (defined(base, before[path]) or ()):
             raise Unproven(f"{path}: it would change `{scope}`, which the patch does not change")
@@ -47,6 +48,7 @@ def look(made: PatchFile, patch: PatchFile, base: PatchBase, target: PatchBase, 
         notes.append(
             f"{path}: it changes nothing {place}, as the patch does: read whether vLLM {target.version} has it"
         )
+    notes += _blocks(moved, made)
     kept = {change.path for change in made.changes}
     whole = [one.path for one in moved.changes if one.path not in kept and not _scopes(PatchFile({}, (one,)))]
     notes += [f"{path}: left out: vLLM {target.version} has it" for path in whole]
@@ -69,10 +71,29 @@ def keep(name: str, made: PatchFile, shapes: Shapes) -> None:
             raise Unproven(f"it fits vLLM {base.version}, too, and makes another program there than the shape for that")
 
 
+def _place(scope: str) -> str:
+    return f"`{scope}`" if scope else "the module itself"
+
+
+def _edits(patch: PatchFile) -> Iterator[Edit]:
+    for change in patch.changes:
+        if not change.new:
+            yield from hunks(change.path, "", (), change.text)
+
+
 def _scopes(patch: PatchFile) -> set[tuple[str, str]]:
-    """Return the definitions whose code is changed, "" for the module's own."""
-    edits = (edit for one in patch.changes if not one.new for edit in hunks(one.path, "", (), one.text))
-    return {(edit.file, edit.scope) for edit in edits if isinstance(edit, Patch)}
+    """Return the definitions whose code is changed, "" for the module's own; not those that only get another one."""
+    return {(edit.file, edit.scope) for edit in _edits(patch) if isinstance(edit, Patch)}
+
+
+def _blocks(moved: PatchFile, made: PatchFile) -> Iterator[str]:
+    """Yield the blocks that only the draft changes: below another condition, code may mean something else."""
+    patches = ((edit for edit in _edits(one) if isinstance(edit, Patch)) for one in (moved, made))
+    old, new = ({(edit.file, edit.scope, header) for edit in edits for header in edit.within} for edits in patches)
+    known = _scopes(moved)
+    for path, scope, header in sorted(new - old):
+        if (path, scope) in known:
+            yield f"{path}: in {_place(scope)}, it changes the block `{header}`, which the patch does not name"
 
 
 def _among(one: tuple[str, str], others: set[tuple[str, str]]) -> bool:
