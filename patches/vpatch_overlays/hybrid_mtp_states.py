@@ -11,7 +11,8 @@ silently wrong. With the overlay, a copy that overlaps waits, chunk by chunk, un
 chunk is enough: the destination lies below the source, so no store reaches the bytes of a later chunk. Other copies
 have no barrier. Where the shift is a whole number of chunks, stock copies are right, too, for each thread then
 overwrites only what it has loaded itself. With chunks of 1,024 bytes, a token of 10,240 channels in 16 bits is 20
-chunks on one GPU, and 2.5 on each of eight. The tiled kernel of 0.28 has chunks of 8,192 bytes.
+chunks on one GPU, where stock is right, and 2.5 on each of eight, where it is not. The tiled kernel of 0.28 has chunks
+of 8,192 bytes, and is wrong on one GPU, too.
 
 Parts `bounds`: the kernels use `num_accepted_tokens - 1` as an index, unchecked. For 0, or more than the draft tokens
 plus one, the kernels of Gated DeltaNet take the index of another request's state, or a number that is no index, and the
@@ -160,7 +161,8 @@ overlay = Overlay(
         Part(
             "overlap",
             upstream=("vllm-project/vllm#50729",),
-            # A barrier right before the store is #50729. The overlay's own has a mark, and is recognized before.
+            # A barrier right before the store is #50729. The overlay's own stands there, too, but with its mark, by
+            # which vpatch takes the part for applied before it asks for this.
             merged=memcpy.contains("if ...:\n    tl.debug_barrier()\ntl.store(curr_dst_ptr, data, mask=mask)"),
             shapes={"0.18": memcpy.patch(by_block)},
         ),

@@ -45,7 +45,7 @@ takes_the_model = '''
 +    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
 +    return boundary_skip_layers(model_config, n)
 '''
-# Upstream's name, which the tests of #39931 import.
+# Nothing in vLLM uses it: the tests of #39931 import the companion's function by this name of upstream's.
 PRIVATE = "full_attention_layer_indices as _get_full_attention_layer_indices"
 
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'
@@ -55,7 +55,7 @@ if {IS_TURBOQUANT} and not model_config.use_mla:
 
     attn_page_size_1_token = attention_page_size_of_one_token(vllm_config)
 """
-# The refusal, as in 0.20, or with another message.
+# vLLM's own refusal of hybrid models, as in 0.20 or with another message.
 refuses_hybrids = shared.create_engine_config.contains("if model_config.is_hybrid:\n    raise NotImplementedError(...)")
 
 
@@ -73,7 +73,7 @@ boundary_layers = Part(
     absent=shared.no_turboquant,
     shapes={
         "0.20": Shape(
-            when=shared.knows_speculation,
+            when=shared.knows_speculation,  # which `refusal` asks
             edits=[
                 config.defer_annotations(),
                 config.ensure_import("from typing import TYPE_CHECKING"),
@@ -81,7 +81,7 @@ boundary_layers = Part(
                 config.class_("TurboQuantConfig").patch(takes_the_model),
                 shared.turboquant_branch.patch(accepts_hybrids),
                 helper.import_into(config, "boundary_skip_layers", PRIVATE),
-                shared.refusal,
+                shared.refusal,  # of wrong attention with speculation; vLLM's own, of hybrids, is gone by then
             ],
         )
     },

@@ -82,7 +82,7 @@ def _edits(patch: PatchFile) -> Iterator[Edit]:
 
 
 def _scopes(patch: PatchFile) -> set[tuple[str, str]]:
-    """Return the definitions whose code is changed, "" for the module's own; not those that only get another one."""
+    """Return the definitions whose code is changed, "" for the module's own; to get one more does not count."""
     return {(edit.file, edit.scope) for edit in _edits(patch) if isinstance(edit, Patch)}
 
 
