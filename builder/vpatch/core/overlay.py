@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COMPANIONS = "vllm/_vpatch/"
 """The folder of companions; upstream has no file there."""
-MODULE = re.compile(r"vllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
+MODULE = re.compile(r"\Avllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 """The path of a module of vLLM."""
 
 
