@@ -19,8 +19,6 @@ The exit code is 1 if one of these is not so.
 
 from __future__ import annotations
 
-import argparse
-import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -37,7 +35,7 @@ from vpatch.porting.program import difference
 from vpatch.porting.proof import Unproven
 from vpatch.tree.verify import compiles
 
-from benchmarks.porting import Cell, drawn, patch_of, ran, reader, write_diff
+from benchmarks.porting import Cell, cells_of_options, options, patch_of, ran, reader, write_diff
 from tests.releases import RELEASES, tree_of
 
 ROWS = ("contained", "first", "results")
@@ -46,15 +44,12 @@ MERGED, REVERSED = "vpatch: merged", "git apply -R --check: succeeds"
 
 def main() -> None:
     """Measure, and print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=44)
+    parser = options(__doc__, 60)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     arguments = parser.parse_args()
-    cells = drawn(random.Random(arguments.seed), arguments.cells)  # noqa: S311 - it is to be repeatable
     counts: dict[str, Counter[str]] = {row: Counter() for row in arguments.rows}
     wrong = False
-    for cell in cells:
+    for cell in (cells := cells_of_options(arguments)):
         shown: dict[tuple[str, str], list[str]] = {}
         for row, what, is_wrong, release in judged(cell):
             if row in counts:

@@ -9,8 +9,6 @@ cells on which the patch file drifts. The exit code is 1 if a draft is wrong or 
 
 from __future__ import annotations
 
-import argparse
-import random
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,20 +17,16 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import PatchFile, overlay_of
 from vpatch.core.verdict import State
 from vpatch.porting.bases import PatchBase
-from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
+from vpatch.porting.proof import Unproven
 from vpatch.porting.rebasing import draft
 
-from benchmarks.porting import Cell, drawn, outcome, reader
+from benchmarks.porting import Cell, cells_of_options, options, outcome, patch_of, reader
 from tests.releases import RELEASES, tree_of
 
 
 def main() -> None:
     """Measure, and print how many drafts there are, and how they were made."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=44)
-    arguments = parser.parse_args()
-    cells = drawn(random.Random(arguments.seed), arguments.cells)  # noqa: S311 - it is to be repeatable
+    cells = cells_of_options(options(__doc__, 200).parse_args())
     found = Counter(one for cell in cells for one in drafts(cell))
     for (where, what), count in sorted(found.items()):
         print(f"{where:26} {count:4}  {what}")
@@ -43,9 +37,8 @@ def drafts(cell: Cell) -> Iterator[tuple[str, str]]:
     """Yield, for each place to which the change of a cell does not fit, what came of a draft."""
     old = reader(cell.releases[0], cell.file, cell.before)
     base = PatchBase(cell.releases[0], cell.releases[0], old)
-    change = ModuleVersions(cell.file, cell.before, cell.after)
     try:
-        patch, _ = patch_file("fix", {"Subject": "A change", "Base": base.version}, (change,), old)
+        patch = patch_of(cell)
     except Unproven:
         return
     back = RELEASES[max(RELEASES.index(base.version) - 3, 0)]

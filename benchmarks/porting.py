@@ -52,14 +52,9 @@ class Cell:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=44)
-    arguments = parser.parse_args()
-    cells = drawn(random.Random(arguments.seed), arguments.cells)  # noqa: S311 - it is to be repeatable
     found: dict[str, Counter[str]] = {}
     wrong = 0
-    for cell in cells:
+    for cell in cells_of_options(options(__doc__, 200).parse_args()):
         for name, (carried, again) in {"vpatch": by_vpatch(cell), **by_lines(cell)}.items():
             found.setdefault(name, Counter()).update([f"carried: {carried}", f"already there: {again}"])
             if name == "vpatch" and carried != "right":
@@ -83,6 +78,19 @@ def by_vpatch(cell: Cell) -> tuple[str, str]:
         carried = outcome(made.files[cell.file].decode(), cell)
     (there,) = engine.status(reader(cell.releases[1], cell.file, cell.truth))
     return carried, {State.MERGED: "merged", State.PENDING: "changed again"}.get(there.state, "refused")
+
+
+def options(told: str | None, cells: int) -> argparse.ArgumentParser:
+    """Return a parser of the options that say which cells to draw; `cells` is how many by default."""
+    parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=cells)
+    parser.add_argument("--seed", type=int, default=44)
+    return parser
+
+
+def cells_of_options(arguments: argparse.Namespace) -> list[Cell]:
+    """Draw the cells that options ask for."""
+    return drawn(random.Random(arguments.seed), arguments.cells)  # noqa: S311 - it is to be repeatable
 
 
 def patch_of(cell: Cell, name: str = "fix") -> PatchFile:

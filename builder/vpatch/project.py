@@ -96,7 +96,8 @@ def opened(places: Sequence[Path], *, ignored: bool = False) -> Project:
     unique: dict[str, Path] = {}  # a folder may be named twice, as by the project and by the user
     for path in files:
         unique.setdefault(os.path.realpath(path), path)
-    read = tuple(map(_read, unique.values()))
+    kin = {folder: _families(folder) for folder in dict.fromkeys(path.parent for path in unique.values())}
+    read = tuple(_read(path, kin[path.parent].get(path.name, ())) for path in unique.values())
     required = {name: pin.removeprefix("sha256:") for name, pin in table.get("require", {}).items()}
     overlays, also, without = (tuple(table.get(key, ())) for key in _LISTS[1:])
     named = {"overlays": overlays, "with": also, "without": without}
@@ -189,18 +190,20 @@ def _patch_files(place: Path, key: str = "") -> list[Path]:
         if not place.name.endswith(SUFFIX):
             raise Failure(Problem("no patch file", where, f"{what}its name does not end with {SUFFIX}"))
         return [place]
-    with naming("cannot read", shown):
-        names = [one.name for one in place.iterdir()]
-    if not (files := [place / name for name in families(names)]):
+    if not (files := [place / name for name in _families(place)]):
         raise Failure(Problem("no patch files", where, f"{what}no *{SUFFIX} is in it"))
     return files
 
 
-def _read(path: Path) -> PatchBytes:
+def _families(folder: Path) -> Mapping[str, tuple[str, ...]]:
+    with naming("cannot read", _short(folder)):
+        return families(one.name for one in folder.iterdir())
+
+
+def _read(path: Path, more: Sequence[str]) -> PatchBytes:
     shown = _short(path)
     with naming("cannot read", shown):
         try:
-            more = families(one.name for one in path.parent.iterdir()).get(path.name, ())
             data = joined(path.name, more, lambda name: _content(path.parent / name))
         except ValueError as error:
             raise Failure(Problem("cannot read", shown, str(error))) from error

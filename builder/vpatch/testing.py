@@ -31,13 +31,13 @@ from packaging.version import Version
 
 from vpatch import locking
 from vpatch.core.calls import inserted_by
-from vpatch.core.catalogue import discover, of_patch_file, select
+from vpatch.core.catalogue import discover, loaded, select
 from vpatch.core.edits.definitions import AddFile
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import without_marks
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay, declared
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Failure, Problem, raise_all
+from vpatch.errors import Failure, Problem, collecting, raise_all
 from vpatch.porting.proof import Unproven, hold_applied, hold_merged
 from vpatch.project import opened
 from vpatch.settings import cache_folder
@@ -223,10 +223,8 @@ def _patch_files(*places: str | os.PathLike[str]) -> Iterator[Catalogued]:
     """
     problems, found = list[Problem](), list[Catalogued]()
     for file in opened([Path(place) for place in places], ignored=bool(places)).sources.patches:
-        try:
-            found.append(of_patch_file(file))
-        except (ValueError, RecursionError, MemoryError) as error:
-            problems.append(Problem("cannot load overlay", file.path, str(error)))
+        with collecting(problems):
+            found.append(loaded(file))
     if not (found or problems):
         problems.append(Problem("no patch files", str(Path.cwd()), "name a folder, or write one into vpatch.toml"))
     raise_all(problems)

@@ -1,4 +1,4 @@
-"""Drafts of a patch file for another vLLM: each way to one, and where there is none."""
+"""Drafts of a patch file for another vLLM: each way to one, and what stops it."""
 
 from __future__ import annotations
 

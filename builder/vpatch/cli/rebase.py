@@ -22,7 +22,7 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.wording import Line, command, diff_line, table
-from vpatch.core.catalogue import id_of, of_patch_file
+from vpatch.core.catalogue import id_of, loaded
 from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.shapes import shape_name, shapes
@@ -46,7 +46,7 @@ PROVEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class RebaseReport(Report):
-    """A draft of a patch file for another vLLM; None if it needs none, or there is none."""
+    """What came of a patch file for another vLLM, with the draft if one was needed and found."""
 
     file: Path
     target: PatchBase
@@ -108,13 +108,13 @@ def rebase_command(patch: str, onto: str, *, accept: bool, force: bool) -> Repor
     from vpatch.porting.bases import base_named
 
     found = _found(patch)
-    item = _loaded(found)
+    item = loaded(found)
     target = base_named(onto, item.overlay.files)
     file = Path(found.path)
     path = file.with_name(shape_name(file.name, target.version))
     if accept:
         check_outfile(path, force=force)
-    report = _rebased(file, found, target, onto)
+    report = _rebased(item, found.data, target, path, onto)
     if report.draft is None or not accept:
         return report
     write_outfile(path, str(_signed(report.draft.patch)), force=force)
@@ -141,23 +141,17 @@ def _found(patch: str) -> PatchBytes:
     return found[0]
 
 
-def _loaded(found: PatchBytes) -> Catalogued:
-    try:
-        return of_patch_file(found)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise Failure(Problem("cannot load overlay", found.path, str(error))) from error
-
-
-def _rebased(file: Path, found: PatchBytes, target: PatchBase, onto: str) -> RebaseReport:
+def _rebased(item: Catalogued, data: bytes, target: PatchBase, new: Path, onto: str) -> RebaseReport:
+    """Judge the target, which the user called `onto`, and draft the file `new` for it."""
     from vpatch.core.engine import Engine
     from vpatch.porting.rebasing import draft
 
-    item, name = _loaded(found), id_of(found.path)
+    file, name = Path(item.source), item.id
     (verdict,) = Engine([item]).status(target.read)
     report = RebaseReport(file=file, target=target, verdict=verdict)
     if verdict.state not in MISFITS:
         return replace(report, outcome=_fits(verdict.state, name, target))
-    every = shapes(found.data)
+    every = shapes(data)
     if taken := _taken(file.name, every, target):
         cause = f"{taken} has a shape for {target.version}, and {target.name} is another one"
         hint = f"change {taken}, or `vpatch import` the change anew"
@@ -170,7 +164,6 @@ def _rebased(file: Path, found: PatchBytes, target: PatchBase, onto: str) -> Reb
         problems = [Problem("no draft", name, str(why), hint="") for why in stopped]
         conflict = next((why.conflict for why in stopped if why.conflict), None)
         return replace(report, problems=problems, notes=notes, conflict=conflict, outcome="Nothing was written.")
-    new = file.with_name(shape_name(file.name, target.version))
     before, after = (str(one).splitlines() for one in (patch, made.patch))
     lines = [*unified_diff(before, after, str(file), str(new), lineterm="", n=2)]
     accept = command("rebase", file, "--onto", onto, "--accept")

@@ -24,7 +24,7 @@ from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.patch_file import SUFFIX
 from vpatch.core.sources import PatchBytes, Sources
-from vpatch.errors import Problem, UnknownName, closest, raise_all
+from vpatch.errors import Failure, Problem, UnknownName, closest, collecting, raise_all
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -67,10 +67,8 @@ def loadable() -> tuple[tuple[Catalogued, ...], tuple[Problem, ...]]:
 
 def _given(given: Sources, problems: list[Problem]) -> Iterator[Catalogued]:
     for file in given.patches:
-        try:
-            yield of_patch_file(file)
-        except (ValueError, RecursionError, MemoryError) as error:
-            problems.append(Problem("cannot load overlay", file.path, str(error)))
+        with collecting(problems):
+            yield loaded(file)
 
 
 def _unexpected(given: Sources, found: Mapping[str, Catalogued]) -> Iterator[Problem]:
@@ -208,6 +206,18 @@ def of_patch_file(file: PatchBytes, point: EntryPoint | None = None) -> Catalogu
     overlay, why = patch_file.overlay_of(patch, *more), patch_file.explanation(patch)
     recorded = None if file.calls is None else _parsed(calls.file_of(file.path), file.calls)
     return Catalogued(name, overlay, why, point, file.path, recorded, file.data)
+
+
+def loaded(file: PatchBytes) -> Catalogued:
+    """Return the overlay that a patch file is, which no package ships.
+
+    Raises:
+        Failure: it is none; the problem names the file.
+    """
+    try:
+        return of_patch_file(file)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Failure(Problem("cannot load overlay", file.path, str(error))) from error
 
 
 def id_of(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,6 +131,11 @@ def decoded(path: str, data: bytes) -> str:
         return nesting.decode(data)[0]
     except (nesting.Unparsable, SyntaxError, UnicodeDecodeError) as error:
         raise Failure(Problem(FAILED, path, str(error))) from error
+
+
+def line_feeds(text: str) -> str:
+    """Return a text whose lines end with line feeds alone, as Python reads them."""
+    return re.sub(r"\r\n?", "\n", text)
 
 
 def fitting(patch: Carried, bases: Iterator[PatchBase]) -> PatchBase:

@@ -15,6 +15,7 @@ from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem, naming, raise_all
 from vpatch.foreign import CODE_BYTES
 from vpatch.manifest import sha256
+from vpatch.porting.bases import line_feeds
 from vpatch.porting.originals import FAILED, Originals, content_of, files_below, unreadable
 from vpatch.porting.proof import ModuleVersions
 from vpatch.tree.copies import known_in
@@ -124,7 +125,7 @@ def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[Mo
 
 
 def _text(data: bytes) -> str:
-    return re.sub(r"\r\n?", "\n", nesting.decode(data)[0])
+    return line_feeds(nesting.decode(data)[0])
 
 
 def _data(tree: Tree, originals: Originals) -> Iterator[str]:

@@ -15,7 +15,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.patch_file import ModuleChange, PatchFile, overlay_of
 from vpatch.core.verdict import EditFinding, Found, State
 from vpatch.core.workspace import Workspace
-from vpatch.porting.bases import PatchBase, text_of
+from vpatch.porting.bases import PatchBase, line_feeds, text_of
 from vpatch.porting.merging import Conflict, merged
 from vpatch.porting.moved import new_place
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
@@ -73,21 +73,20 @@ def draft(
     places = {one.path: place for one in patch.changes if (place := new_place(one, target))}
     moved = _moved(patch, places)
     notes = tuple(f"{path} is {place} there" for path, place in places.items())
+    in_place = {"the hunks in the definitions' new place": lambda: _by_hunks(name, moved, target)}
     ways: dict[str, Callable[[], Iterable[ModuleVersions]]] = {
-        "the hunks in the definitions' new place": lambda: _by_hunks(name, moved, target),
+        **(in_place if places else {}),
         "the hunks with one neighbor": lambda: _by_hunks(name, _loosened(name, patch, moved, base, target), target),
         "a three-way merge of the lines": lambda: _by_lines(name, patch, base, target, places),
     }
     stopped = []
     for how, way in ways.items():
-        if not places and how.endswith("place"):
-            continue
         try:
             changes = tuple(change for change in way() if change.after != change.before)
             if not changes:
                 raise Stopped(f"it changes nothing: all of its lines are in vLLM {target.version}")
             made, left = patch_file(name, _head(patch, target), changes, target.read, accepted=moved.accepted)
-            left += tuple(look(made, patch, base, target, places)) if base else (_unread(patch),)
+            left += tuple(look(made, patch, moved, base, target)) if base else (_unread(patch),)
             if shapes := (*([(patch, base)] if base else []), *others):
                 keep(name, made, shapes)
         except (Stopped, Unproven) as error:
@@ -126,18 +125,13 @@ def _versions(patch: PatchFile, files: Mapping[str, bytes], read: PatchBase) -> 
     for change in patch.changes:
         before = _text(read, change.path)
         data = without_marks(files[change.path]) if change.path in files else None
-        after = before if data is None else _line_feeds(nesting.decode(data)[0])
+        after = before if data is None else line_feeds(nesting.decode(data)[0])
         yield ModuleVersions(change.path, before, after.lstrip("\n") if change.new and after else after)
 
 
 def _text(read: PatchBase, path: str) -> str | None:
     text = text_of(read, path)
-    return None if text is None else _line_feeds(text)
-
-
-def _line_feeds(text: str) -> str:
-    """Return a text whose lines end with line feeds alone, as Python reads them: a merge compares the ends, too."""
-    return re.sub(r"\r\n?", "\n", text)
+    return None if text is None else line_feeds(text)
 
 
 def _loosened(name: str, patch: PatchFile, moved: PatchFile, base: PatchBase | None, target: PatchBase) -> PatchFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vpatch.core.edits.address import hunks
 from vpatch.core.edits.patch import Patch
@@ -19,21 +18,20 @@ Shapes = Sequence[tuple[PatchFile, PatchBase]]
 """Shapes of a patch file, each with the vLLM that it is for."""
 
 
-def look(made: PatchFile, patch: PatchFile, base: PatchBase, target: PatchBase, places: Mapping[str, str]) -> list[str]:
+def look(made: PatchFile, patch: PatchFile, moved: PatchFile, base: PatchBase, target: PatchBase) -> list[str]:
     """Return what a reader should know of a draft.
 
     Args:
         made: the draft.
         patch: the shape that it was made from.
+        moved: the same, with the paths that its modules have in the target.
         base: the vLLM of that shape.
         target: the vLLM of the draft.
-        places: modules that are elsewhere in the target.
 
     Raises:
         Unproven: it changes a definition that the patch does not change.
     """
-    before = {places.get(change.path, change.path): change.path for change in patch.changes}
-    moved = replace(patch, changes=tuple(replace(c, path=places.get(c.path, c.path)) for c in patch.changes))
+    before = {to.path: change.path for change, to in zip(patch.changes, moved.changes, strict=True)}
     old, new = _scopes(moved), _scopes(made)
     named = {(edit.file, edit.scope) for edit in _edits(moved)}
     notes = []
