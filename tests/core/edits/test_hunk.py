@@ -124,6 +124,11 @@ LOST = {
         "-def f(a):|+def f(a, n=1):|     ...",
         "no parameter 'a' to put 'n' behind",
     ),
+    "parameters change places": (
+        "def f(a, b): a",
+        "-def f(a, b):|+def f(b, a=1):|     ...",
+        "a hunk cannot change the order of parameters",
+    ),
 }
 
 

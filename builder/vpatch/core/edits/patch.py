@@ -131,10 +131,13 @@ def _refuse_half(hunk: Hunk, search: Search, source: Source) -> None:
 
 
 def _refuse_header(hunk: Hunk, search: Search) -> None:
-    """Refuse if a function lacks the parameters that a new one comes behind."""
+    """Refuse if a function lacks the parameters that a new one comes behind, or if those that stay change places."""
     for item in (item for item in hunk.every if item.changes and isinstance(item.old, DEFINITIONS)):
-        order = _parameters(pieces_of(item.new))
-        come = {*_parameters(differing_pieces(item.old, item.new))} - {*_parameters(pieces_of(item.old))}
+        was, order = _parameters(pieces_of(item.old)), _parameters(pieces_of(item.new))
+        come = {*_parameters(differing_pieces(item.old, item.new))} - {*was}
+        stay = [name for name in order if name in was]
+        if stay != sorted(stay, key=was.index):
+            raise Lost("a hunk cannot change the order of parameters")
         for site in search.before:
             known = come.union(_parameters(pieces_of(site.bound[id(item.old)])))
             for name in (name for name in order if name in come):
