@@ -135,7 +135,7 @@ def _run(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> Result:
         return result | {"error": NOT_RUN + "out of time"}
     log = _saved(run, tree, probe.name).with_suffix(".log")
     began = time.time()
-    code = _process(_command(run, tree, probe, turns), environment(run, tree), log, limit)
+    code = _process(_command(run, tree, probe, turns), environment(run, tree) | probe.environment, log, limit)
     result["s"] = round(time.time() - began, 1)
     text = log.read_text(errors="replace")
     events = [json.loads(line[2:]) for line in text.splitlines() if line.startswith("R {")]
@@ -184,7 +184,7 @@ def _saved(run: Run, tree: str, name: str) -> Path:
 
 
 def environment(run: Run, tree: str) -> dict[str, str]:
-    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from."""
+    """Return the environment of all probes, in which the tree precedes the vLLM that it was copied from."""
     return os.environ | {
         "PYTHONPATH": search_path(run.trees.folders[tree]),
         "PYTHONUNBUFFERED": "1",

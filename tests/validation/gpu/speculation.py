@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.validation.gpu.engines import CHUNK, DECODE, EAGER, PATCHED, STOCK, TILES, TQ, WORKSPACE, Probe
+from tests.validation.gpu.engines import CHUNK, DECODE, EAGER, PATCHED, STOCK, TILES, TQ, V1, WORKSPACE, Probe
 
 DRAFTED = 3
 SYNTHETIC = {
@@ -29,6 +29,8 @@ COMPILED = {"compilation_config": None}
 SYNCHRONOUS = {"async_scheduling": False}
 FORKED = ">=0.20.2"
 """Releases with synthetic acceptance."""
+TWO_RUNNERS = ">=0.29"
+"""Releases that speculate by the V2 model runner unless they are told otherwise."""
 RACING = ">=0.22"
 """Releases whose counts arrive at the host without blocking, so that only a wait makes an early arrival certain."""
 BOTH = (STOCK, PATCHED)
@@ -53,9 +55,9 @@ def replayed(name: str, kv: str, of: tuple[tuple[str, str], ...], tree: str, **m
 def drafting(name: str, kv: str, trees: tuple[str, ...], *steps: tuple[str, tuple[int, ...]], **engine: Any) -> Probe:
     """Return a probe of the tiny hybrid with MTP and synthetic acceptance."""
     releases = engine.pop("releases", FORKED)
-    limit = engine.pop("limit_s", 150)
+    limit, runner = engine.pop("limit_s", 150), engine.pop("runner", "")
     return Probe(name, "hyb_mtp", kv, (("engine", ()), *steps), {**SYNTHETIC, **engine}, trees, releases=releases,
-                 limit_s=limit)  # fmt: skip
+                 limit_s=limit, runner=runner)  # fmt: skip
 
 
 def induced(name: str, trees: tuple[str, ...], **engine: Any) -> Probe:
@@ -96,9 +98,10 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "prefix": [
         drafting("prefix mtp", "auto", BOTH, ("converse", (4,)), **CACHED),
+        drafting("prefix mtp v1", "auto", BOTH, ("converse", (4,)), **CACHED, releases=TWO_RUNNERS, runner=V1),
         drafting("prefix uncached", "auto", (STOCK,), ("converse", (4,)), **SMALL),
-        *replayed("prefix plain", "auto", ((STOCK, "prefix mtp"), (PATCHED, "prefix mtp"), (STOCK, "prefix uncached")),
-                  STOCK),
+        *replayed("prefix plain", "auto", (*((tree, name) for name in ("prefix mtp", "prefix mtp v1") for tree in BOTH),
+                                           (STOCK, "prefix uncached")), STOCK),
     ],
     "ngram": [
         induced("ngram plain", (STOCK, PATCHED)),
@@ -109,11 +112,12 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "mtp": [
         drafting("mtp", TQ, BOTH, MTP, **SMALL),
+        drafting("mtp v1", TQ, BOTH, MTP, **SMALL, releases=TWO_RUNNERS, runner=V1),
         drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
         drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=240),
         drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
         replaying("mtp compiled plain", TQ, ((PATCHED, "mtp compiled"),), PATCHED, max_num_seqs=8, **COMPILED),
-        *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp eager") for tree in BOTH),
+        *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp v1", "mtp eager") for tree in BOTH),
                                     (PATCHED, "mtp synchronous")), PATCHED),
     ],
     "fast-drafts": [
