@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from tests.validation.gpu.engines import (
@@ -121,7 +122,7 @@ def paced(name: str, shapes: Sequence[tuple[int, int]], *, requests: int, longes
     engine = {"max_num_seqs": requests, **whole_prompts(longest)}  # stock 0.21 fails on a continued one
     return [
         Probe(f"{name} {kv}", "dense24", cache, steps, {**engine, "kv_cache_memory_bytes": tokens * size}, trees,
-              takes_turns=True, limit_s=300)
+              takes_turns=True, limit_s=400)
         for kv, cache, size, trees in (("tq", TQ, TQ_BYTES, (STOCK, DECODE)), ("auto", "auto", BF16_BYTES, (STOCK,)))
     ]  # fmt: skip
 
@@ -203,7 +204,7 @@ SCENARIOS: Mapping[str, list[Probe]] = {
     "plan-states": [probe for name in GROUPS["states"] for probe in family(name)],
     "plan-others": [probe for name in GROUPS["others"] for probe in family(name)],
     "fast-decode": [
-        *paced("decoding", ((32, 16384), (8, 16384), (1, 16384), (32, 1024), (1, 1024)), requests=32),
+        *paced("decoding", [*product((32, 8, 1), (16384, 4096)), (32, 1024), (1, 1024)], requests=32),
     ],
     "fast-decode-small": [
         *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
