@@ -42,13 +42,12 @@ tiled = """
 +    return continue_in_tiles(self, query, key_chunk, val_chunk, kv_cache, block_table, cached_len, Pi, centroids)
  q_len, Hq, D = query.shape
 """
+# `turboquant-workspace` changes the statement above.
 not_reserved = """
 +if all_in_tiles(self):
 +    return
- reserve_continuation_prefill = (
-     scheduler_config.enable_chunked_prefill
-     and scheduler_config.max_num_batched_tokens > _CONTINUATION_DECODE_THRESHOLD
- )
+ if not reserve_continuation_prefill:
+     return
 """
 
 

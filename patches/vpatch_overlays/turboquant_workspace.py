@@ -5,11 +5,16 @@ each layer, which grow with the prompt and stay: 5 GiB for Qwen3.6-35B-A3B at 26
 0.21 on all layers share vLLM's workspace. Nobody makes it large enough before it is locked, so that the first long
 prompt (with speculative decoding the first decode) ends in "Workspace is locked".
 
-The metadata builder now reserves what 0.24 reserves, on every release: the larger of what decode takes for
-`max_num_seqs` requests and of what a continuation takes for `max_model_len` tokens (512 MiB and 1 GiB for these two
-models). On 0.20 decode has buffers of its own; its part is reserved all the same, so that one size holds everywhere,
-and at most one layer's worth is lost. Where the reservation does not serve (a prefix-cache hit with chunked prefill
-off, the second micro-batch), a call gets memory for as long as it runs, where 0.24 still raises the error.
+The metadata builder now reserves, on every release, the larger of what decode takes for `max_num_seqs` requests and of
+what a continuation takes for `max_model_len` tokens (512 MiB and 1 GiB for these two models). So does 0.24, but for a
+continuation only with chunked prefill. Without it, a prompt goes on from a cached prefix all the same, and from 0.24 to
+0.33 the first such request stops the engine. Here prefix caching and a KV connector count as well. A draft model with
+more query heads than the model has its part, too.
+
+On 0.20 decode has buffers of its own; its part is reserved all the same, so that one size holds everywhere, and at most
+one layer's worth is lost. Where the reservation does not serve (the second micro-batch; a session of streamed input
+without chunked prefill and prefix caching), a call gets memory for as long as it runs, where 0.24 to 0.33 raise the
+error.
 
 As in 0.24, vLLM's memory profiling does not count the reservation.
 
@@ -58,6 +63,19 @@ in_scratch = """
 KEYS_AND_VALUES = "(buf_shape, torch.float16), (buf_shape, torch.float16)"
 PARTIAL_RESULTS = "((B, Hq, S, D + 1), torch.float32), ((B, Hq, D), query.dtype), ((B, Hq), torch.float32)"
 
+# From 0.24 on. `turboquant-tiles` and `turboquant-decode` change other statements of the function.
+for_cached_prefixes = """
+ reserve_continuation_prefill = (
+-    scheduler_config.enable_chunked_prefill
++    continues_prompts(self.vllm_config)
+     and scheduler_config.max_num_batched_tokens > _CONTINUATION_DECODE_THRESHOLD
+ )
+"""
+for_any_layer = """
+-num_heads = model_config.get_num_attention_heads(parallel_config)
++num_heads = query_heads(self)
+"""
+
 reservation = (
     attention.ensure_import(
         "from vllm.v1.worker.workspace import current_workspace_manager, is_workspace_manager_initialized"
@@ -66,10 +84,20 @@ reservation = (
     builder_init.insert_after("self._init_reorder_batch_threshold(...)", "self._reserve_workspace()"),
     helper.import_into(attention, "reserve_workspace, scratch"),
 )
+locked = (
+    continuation.patch(in_scratch, DEVICE="device", BUFFERS=KEYS_AND_VALUES),
+    decode.patch(in_scratch, DEVICE="query.device", BUFFERS=PARTIAL_RESULTS),
+)
 ANY_USE = "current_workspace_manager().get_simultaneous(...)"
 
-# The builder reserves when it is made: vllm-project/vllm#44053, from 0.24 on.
 reserves = builder_init.contains("self._reserve_workspace()")
+# All of vllm-project/vllm#44053: the builder reserves for decode and for continuations, and both use the workspace.
+reserved_as_in_0_24 = (
+    reserves
+    & reserve_workspace.contains(f"{ANY_USE}\n...\n{ANY_USE}")
+    & continuation.contains(ANY_USE)
+    & decode.contains(ANY_USE)
+)
 # Nothing in the builder reserves, neither so nor otherwise; the overlay is not stacked on another reservation.
 nothing_reserved = ~reserves & ~shared.reserved_by_upstream
 
@@ -94,28 +122,27 @@ overlay = Overlay(
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.21": "pending: each layer dequantizes into buffers of its own, which grow with the prompt",
         ">=0.21,<0.24": "pending: the shared workspace is used, and locked before it is large enough",
-        ">=0.24": "merged: #44053",
+        ">=0.24": "pending: without chunked prefill, nothing is reserved to go on from a cached prefix",
     },
     probes=(probe(shared.PROBES, "turboquant_workspace"),),
     parts=(
         Part(
             "workspace",
             upstream=("vllm-project/vllm#44053",),
-            # All of #44053: the builder reserves for decode and for continuations, and both use the workspace.
-            merged=reserves
-            & reserve_workspace.contains(f"{ANY_USE}\n...\n{ANY_USE}")
-            & continuation.contains(ANY_USE)
-            & decode.contains(ANY_USE),
             absent=shared.no_turboquant,
             shapes={
+                "0.24": Shape(
+                    when=reserved_as_in_0_24,
+                    edits=[
+                        reserve_workspace.patch(for_cached_prefixes),
+                        reserve_workspace.patch(for_any_layer),
+                        locked,
+                        helper.import_into(attention, "continues_prompts, query_heads, scratch"),
+                    ],
+                ),
                 "0.21": Shape(
                     when=nothing_reserved & shared.knows_speculation,
-                    edits=[
-                        reservation,
-                        shared.refusal,
-                        continuation.patch(in_scratch, DEVICE="device", BUFFERS=KEYS_AND_VALUES),
-                        decode.patch(in_scratch, DEVICE="query.device", BUFFERS=PARTIAL_RESULTS),
-                    ],
+                    edits=[reservation, shared.refusal, locked],
                 ),
                 "0.20": Shape(
                     when=nothing_reserved,

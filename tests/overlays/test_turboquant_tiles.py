@@ -14,7 +14,7 @@ SHAPE = "        q_len, Hq, D = query.shape\n"
 MERGES = "        merge_attn_states(query, query, Pi, query, Pi)\n"
 SPLITS = "        self.max_num_kv_splits = ("
 MOST_SPLITS = "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
-RESERVES = "        reserve_continuation_prefill = ("
+RESERVES = "        if not reserve_continuation_prefill:"
 LSE = "    output_lse: torch.Tensor | None = None,\n"
 V_OUT = "    V_out_ptr,  # [B, Hk, max_seq, D] float16\n"
 HAS = "TurboQuantAttentionImpl._continuation_prefill has `merge_attn_states(...)`"
@@ -28,7 +28,7 @@ CASES = (
         ATTENTION,
         (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"), "`self.max_num_kv_splits` is not there; line"),
         # Upstream's reservation would remain, so this must not pass as not applicable.
-        (RESERVES, "        reserve_all = (", "`reserve_continuation_prefill` is not there; line"),
+        (RESERVES, "        if reserves_nothing:", "`if not reserve_continuation_prefill: ...` is not there; nearest"),
     ),
     # The companion module passes these arguments by name.
     *drifted(

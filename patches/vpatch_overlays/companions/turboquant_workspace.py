@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+    from vllm.config import VllmConfig
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadataBuilder
     from vllm.v1.worker.workspace import WorkspaceManager
 
@@ -36,7 +37,7 @@ def reserve_workspace(
     config, spec = builder.vllm_config, builder.kv_cache_spec
     model, scheduler = config.model_config, config.scheduler_config
 
-    rows = (scheduler.max_num_seqs, model.get_num_attention_heads(parallel_config=config.parallel_config))
+    rows = (scheduler.max_num_seqs, query_heads(builder))
     splits = _decode_splits(builder, config.attention_config.tq_max_kv_splits_for_cuda_graph)
     manager.get_simultaneous(
         ((*rows, splits, spec.head_size + 1), torch.float32),
@@ -45,10 +46,33 @@ def reserve_workspace(
     )
     if _in_tiles():
         return
-    if scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > longest_chunk_by_decode:
+    if continues_prompts(config) and scheduler.max_num_batched_tokens > longest_chunk_by_decode:
         tokens = round_up(x=max(0, model.max_model_len - 1), y=spec.block_size)
         cached = ((1, spec.num_kv_heads, tokens, spec.head_size), torch.float16)
         manager.get_simultaneous(cached, cached)
+
+
+def continues_prompts(config: VllmConfig) -> bool:
+    """Return whether a step may go on with a prompt of which a part is cached.
+
+    That part is an earlier chunk, or a cached prefix, or comes by a KV connector, which needs no prefix caching. Tests
+    of a builder have no cache.
+    """
+    cached = getattr(getattr(config, "cache_config", None), "enable_prefix_caching", False)
+    transferred = getattr(config, "kv_transfer_config", None) is not None
+    return bool(config.scheduler_config.enable_chunked_prefill or cached or transferred)
+
+
+def query_heads(builder: TurboQuantMetadataBuilder) -> int:
+    """Return the most query heads of this rank: those of the model, or of a layer of the builder, as of a draft model.
+
+    Tests of a builder have no layers.
+    """
+    config = builder.vllm_config
+    layers = getattr(getattr(config, "compilation_config", None), "static_forward_context", {})
+    own = [layers[name].impl.num_heads for name in builder.layer_names if name in layers]
+    heads: int = config.model_config.get_num_attention_heads(parallel_config=config.parallel_config)
+    return max(heads, *own) if own else heads
 
 
 def _decode_splits(builder: TurboQuantMetadataBuilder, splits: int) -> int:

@@ -13,13 +13,16 @@ BLOCK = 16
 class Layer:
     """Layer 4 of a small model for prompts of up to `max_model_len` tokens: `config`, cache `spec` and `impl`."""
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, *, chunked: bool = True) -> None:
         from vllm.config import set_current_vllm_config
         from vllm.model_executor.layers.attention.attention import Attention
         from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
         heads, size = DENSE["num_attention_heads"], DENSE["head_dim"]
         limits = {"max_model_len": max_model_len, "max_num_batched_tokens": 2048, "block_size": BLOCK}
+        if not chunked:  # vLLM wants a batch to hold the longest prompt; decode of few requests takes less than that
+            limits |= {"max_num_batched_tokens": max_model_len, "max_num_seqs": 16}
+            limits |= {"enable_chunked_prefill": False, "enable_prefix_caching": True}
         self.config = engine_config(DENSE | {"max_position_embeddings": max_model_len}, **limits)
         self.config.cache_config.cache_dtype = TURBOQUANT
         with set_current_vllm_config(self.config):

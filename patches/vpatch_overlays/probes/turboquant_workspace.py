@@ -1,4 +1,7 @@
-"""TurboQuant's workspace after it is locked: the longest continuation of a prompt and a decode fit into it."""
+"""TurboQuant's workspace after it is locked: the longest continuation of a prompt and a decode fit into it.
+
+With chunked prefill a prompt goes on from its last chunk, without it from a cached prefix.
+"""
 
 from contextlib import suppress
 
@@ -9,12 +12,24 @@ LONGEST, CHUNK = 8192, 512
 
 
 def main() -> None:
-    """Make the metadata builder, then lock the workspace and continue a prompt."""
+    """Check both ways to go on with a prompt, and then what is refused."""
     settle()
+    for chunked in (True, False):
+        layer = Layer(LONGEST, chunked=chunked)
+        check_reserved(layer, "" if chunked else " without chunked prefill")
+    check_refusal(layer)
+
+
+def check_reserved(layer: Layer, how: str) -> None:
+    """Make the metadata builder, then lock the workspace, take decode's part and continue a prompt.
+
+    Raises:
+        AssertionError: the workspace is too small, or the layer keeps buffers.
+    """
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
-    manager, layer = workspace(), Layer(LONGEST)
+    manager = workspace()
     builder = TurboQuantAttentionBackend.get_builder_cls()(layer.spec, ["layer"], layer.config, torch.device("meta"))
     manager.lock()
     limits = layer.config.scheduler_config
@@ -29,9 +44,8 @@ def main() -> None:
         manager.get_simultaneous(((*rows, splits, DENSE["head_dim"] + 1), torch.float32))
         _, held = layer.continue_prompt(LONGEST - CHUNK, CHUNK)
     except AssertionError as error:
-        raise AssertionError(f"the workspace was to be large enough when it is locked: {error}") from None
+        raise AssertionError(f"the workspace was to be large enough{how} when it is locked: {error}") from None
     expect("buffers that a layer keeps", [], held)
-    check_refusal(layer)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 from tests.validation.cpu.attending import (
@@ -32,6 +33,8 @@ def serve(model: str, block: int | None = 128, **options: Any) -> tuple[str, int
     return model, block, {"max_model_len": 262_144, "max_num_seqs": 64} | options
 
 
+UNCHUNKED: Options = {"enable_chunked_prefill": False, "enable_prefix_caching": True}
+ALONE: Options = {"enable_prefix_caching": False}
 RESERVED = {
     **{model: serve(model) for model in ("35B", "27B")},
     **{f"{model} TP{ranks}": serve(model, tensor_parallel_size=ranks) for model in ("35B", "27B") for ranks in (2, 4)},
@@ -42,7 +45,9 @@ RESERVED = {
     "decode is more": serve("35B", max_model_len=8192, max_num_seqs=1024),
     "chunks of 128": serve("35B", max_num_batched_tokens=128),
     "chunks of 129": serve("35B", max_num_batched_tokens=129),
-    "no chunks": serve("35B", max_model_len=8192, enable_chunked_prefill=False),
+    "no chunks": serve("dense", 16, max_model_len=1001, max_num_seqs=1, **UNCHUNKED),
+    "no chunks, no prefixes": serve("dense", 16, max_model_len=1001, max_num_seqs=1, **UNCHUNKED | ALONE),
+    "a connector": serve("dense", 16, max_model_len=1001, max_num_seqs=1, **UNCHUNKED | ALONE, connector=True),
 }
 
 
@@ -50,14 +55,16 @@ RESERVED = {
 class Run:
     """Requests that continue step by step, each by some tokens, on one layer; `cached` holds each one's earlier tokens.
 
-    `heads` counts the heads of queries, and those of keys and values. The workspace is locked and has a part for every
-    micro-batch; the last of `micro_batches` runs.
+    `heads` counts the heads of queries, and those of keys and values; `of_model` those of the model, if the layer is of
+    its draft model. The workspace is locked and has a part for every micro-batch; the last of `micro_batches`
+    runs.
     """
 
     steps: tuple[dict[str, int], ...]
     cached: dict[str, int] = field(default_factory=dict)
     preset: str = "4bit_nc"
     heads: tuple[int, int] = (2, 1)
+    of_model: tuple[int, int] | None = None
     options: Options = field(default_factory=dict)
     micro_batches: int = 1
 
@@ -67,7 +74,7 @@ def continuation(cached: int, **options: Any) -> Run:
     return Run(({"a": CHUNK},), {"a": cached}, **options)
 
 
-NO_CHUNKS: Options = {"enable_chunked_prefill": False, "max_num_batched_tokens": MAX_MODEL_LEN}
+NO_CHUNKS: Options = UNCHUNKED | {"max_num_batched_tokens": MAX_MODEL_LEN}
 RUNS = {
     **{f"{tokens} cached": continuation(tokens) for tokens in (1, BLOCK - 1, BLOCK, BLOCK + 1, MAX_MODEL_LEN - CHUNK)},
     **{name: continuation(2 * BLOCK + 5, preset=name) for name in ("k3v4_nc", "3bit_nc")},
@@ -77,14 +84,31 @@ RUNS = {
     # A first chunk, decodes, a short continuation and long ones, at different lengths.
     "batch": Run(({"a": 4, "b": CHUNK}, {"a": 1, "b": CHUNK, "c": 5}, {"a": 1, "b": 2, "c": CHUNK + 2}), {"b": 45}),
     "shorter": Run(({"a": CHUNK}, {"b": CHUNK}), {"a": 20, "b": 5}),
+    # A budget below the prompt wants chunked prefill; without it, a prompt goes on from a cached prefix.
+    "budget below the prompt": continuation(BLOCK + 1, options={"max_num_batched_tokens": 2 * CHUNK}),
     "no chunks": continuation(BLOCK + 1, options=NO_CHUNKS),
+    "no chunks, the longest": continuation(MAX_MODEL_LEN - CHUNK, options=NO_CHUNKS),
+    "no chunks, a connector": continuation(BLOCK + 1, options=NO_CHUNKS | ALONE | {"connector": True}),
+    "no chunks, streamed": continuation(BLOCK + 1, options=NO_CHUNKS | ALONE),
+    "drafts verified": Run(({"a": THRESHOLD, "b": THRESHOLD},), {"a": 5, "b": 40}, options=NO_CHUNKS),
+    "a draft model": Run(
+        ({"a": 1, "b": 1, "c": 1},), {"a": 5, "b": 40}, heads=(4, 2), of_model=(2, 1), options=NO_CHUNKS | ALONE
+    ),
     "second micro-batch": Run(({"b": 1}, {"a": CHUNK}), {"a": 5, "b": 40}, micro_batches=2),
 }
 
 
+def connected(make: Any, *arguments: Any, connector: bool = False, **options: Any) -> Any:
+    """Make a config; with a `connector`, one that says that prompts may come from elsewhere."""
+    made = make(*arguments, **options)
+    if connector:
+        made.kv_transfer_config = SimpleNamespace(kv_connector="any")
+    return made
+
+
 def reserved(folder: str, model: str, block: int | None, options: Options) -> int:
     """Return the bytes that a model's metadata builder reserves, without allocating them."""
-    made = config(folder, model, **options)
+    made = connected(config, folder, model, **options)
     num_kv_heads = made.model_config.get_num_kv_heads(made.parallel_config)
     manager = workspace("meta")
     builder(made, num_kv_heads, made.model_config.get_head_size(), (4096, block), "meta")
@@ -105,7 +129,7 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
     from vllm.v1.worker import ubatching
 
     limits: Options = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS}
-    made = small_config(folder, run.heads, HEAD_SIZE, **limits | run.options)
+    made = connected(small_config, folder, run.of_model or run.heads, HEAD_SIZE, **limits | run.options)
     manager = workspace("cpu", run.micro_batches)
     pages = MAX_MODEL_LEN // BLOCK
     layer = Layer(made, run.heads, HEAD_SIZE, pages=pages, requests=MAX_NUM_SEQS, preset=run.preset)
