@@ -20,6 +20,10 @@ LISTED = {("sm12x-deepgemm", "claim", "pending", "0.24")}
 """Shapes of the first tier that no release in it has: those of trees whose listing a test made."""
 
 
+ALONE = {("ampere-fp8", "cutlass", "pending", "0.29")}
+"""Shapes of releases that have nothing else of their own; the tests of these overlays name the release."""
+
+
 def test_the_first_tier_has_every_shape() -> None:
     found = {
         row["vllm"]: {
@@ -32,7 +36,7 @@ def test_the_first_tier_has_every_shape() -> None:
     }
 
     assert found.keys() == set(RELEASES)
-    assert set().union(*found.values()) - set().union(*(found[release] for release in SHAPES)) <= LISTED
+    assert set().union(*found.values()) - set().union(*(found[release] for release in SHAPES)) <= LISTED | ALONE
 
 
 @pytest.mark.deep

@@ -23,7 +23,7 @@ def test_states(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
         found = diagnose(*arguments)
         return [(one["level"], one["what"], one["do"]) for one in found if one["name"] in {"overlay", "files"}]
 
-    unneeded = ("ok", "nothing to change in this vLLM: sm12x-deepgemm, turboquant-auto-dtype", "")
+    unneeded = ("ok", "nothing to change in this vLLM: ampere-fp8, sm12x-deepgemm, turboquant-auto-dtype", "")
     names, ready = ", ".join(DEFAULT), "ready to apply, but not applied: "
     complete = ("ok", "the files that overlays changed are complete", "")
     assert brief(healthy) == [("ok", f"applied: {names}", ""), unneeded, complete]

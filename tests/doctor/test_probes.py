@@ -77,7 +77,7 @@ def test_right(vpatch: Program, stock: Path) -> None:
 
     lines = " ".join(ran.out.split())
     assert f"{HYBRID} runs right here, though it is not applied: " in lines
-    assert "nothing to run in this vLLM: sm12x-deepgemm, turboquant-auto-dtype" in lines
+    assert "nothing to run in this vLLM: ampere-fp8, sm12x-deepgemm, turboquant-auto-dtype" in lines
     assert "left out, since they need a GPU: turboquant_hybrid_serve" in lines
     assert "To run vLLM's functions" not in ran.err
     assert f"To run vLLM's functions, too: `vpatch doctor --run {stock}`" in vpatch("doctor", stock).err

@@ -128,16 +128,17 @@ def test_its_tests_and_its_label(built: Ran, vpatch: Program) -> None:
 def test_all_default_overlays_and_more(
     vpatch: Program, engine: docker.DockerClient, built: Ran, sources: Path, linked: Trees
 ) -> None:
-    """They fit into 340 KiB, work with every command when copied to a tree, and can be added to one that is there."""
+    """They fit into 400 KiB, work with every command when copied to a tree, and can be added to one that is there."""
     tag = ("--tag", "try:all")
     ran = vpatch("build", "--base", BASE, *tag, "--json")
     assert ran.code == 0, ran.err
     assert {one["id"]: one["state"] for one in ran.json["overlays"]} == {
         **dict.fromkeys(DEFAULT, "applied"),
+        "ampere-fp8": "not_applicable",
         "sm12x-deepgemm": "not_applicable",
         "turboquant-auto-dtype": "not_applicable",
     }
-    assert ran.json["layer"]["bytes"] <= 340 * 1024
+    assert ran.json["layer"]["bytes"] <= 400 * 1024
     files = {name: data for name, data in last_layer(engine, "try:all").items() if data is not None}
     assert files.items() >= changed(sources).items()
     assert vpatch("test", "try:all", "--json").json["tests"] == ran.json["tests"]

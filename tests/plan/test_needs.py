@@ -27,6 +27,7 @@ from tests.validation.cpu.head_models import UNPASSED_BF16, UNPASSED_FP8, gpt_os
 
 HYBRID, WORKSPACE, AUTO = "turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype"
 VERIFIES, DECODE, HEAD, DEEPGEMM = "turboquant-mtp", "turboquant-decode", "ct-fp8-lm-head", "sm12x-deepgemm"
+AMPERE = "ampere-fp8"
 TURBOQUANT, FP8 = "turboquant_4bit_nc", "fp8_e4m3"
 
 # "Combined matrix" of inferRouter/Qwen3.6-35B-A3B-NVFP4: branch, KV cache, PR #39931, PR #40798, its own patches.
@@ -253,6 +254,15 @@ BLOCK_FP8 = "FP8 with block scales, and the GPU"
         (DEEPGEMM, {"capability": (9, 0), "block_fp8": True}, "False the GPU is of compute capability 9.0, not 12.x"),
         (DEEPGEMM, {"capability": (10, 0), "block_fp8": True}, "False the GPU is of compute capability 10.0, not 12.x"),
         (DEEPGEMM, {"block_fp8": True}, f"True {BLOCK_FP8} may be of compute capability 12.x"),
+        (AMPERE, {"capability": (8, 6)}, "False no linear layer is in FP8"),
+        (AMPERE, {"capability": (8, 6), "quantization": "fp8", "block_fp8": True}, "False no linear layer is in FP8"),
+        (
+            AMPERE,
+            {"capability": (8, 6), "quantization": "fp8"},
+            "True there may be linear layers in FP8, and the GPU is",
+        ),
+        (AMPERE, {"capability": (8, 9), "quantization": "modelopt"}, "False the GPU is of compute capability 8.9, not"),
+        (AMPERE, {"quantization": "modelopt"}, "True there may be linear layers in FP8, and the GPU may be older"),
         (DECODE, {}, "True "),
         (DECODE, {"capability": (7, 5)}, "False "),
         (DECODE, {"capability": (8, 0)}, "True "),
