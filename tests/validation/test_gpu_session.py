@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Trees
+from tests.releases import todo
 from tests.validation.gpu import __main__ as command
 from tests.validation.gpu import drive, report, session, trees
-from tests.validation.gpu.claims import CLAIMS
-from tests.validation.gpu.engines import FARM, PATCHED
+from tests.validation.gpu.claims import CLAIMS, verdicts
+from tests.validation.gpu.engines import FARM, PATCHED, STOCK
+from tests.validation.gpu.evidence import BROKEN, gather
+from tests.validation.gpu.starting import CHUNKED, EXPANDABLE, LENGTHS, LOCKED, ORDINARY
 
 pytestmark = pytest.mark.deep
 
@@ -25,6 +30,7 @@ import json, os, sys
 from pathlib import Path
 events = json.loads((Path(__file__).parent / "events" / Path(sys.argv[1]).name).read_text())
 print("GPU KV cache size: 12,345 tokens")
+print(os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), events[-1].pop("log", ""))
 spec = json.loads(Path(sys.argv[1]).read_text())
 for length in (n for action, lengths in spec["steps"] if action == "logprobs" for n in lengths):
     values = {"prompt": [-1.0] * (length - 1), "top": [7] * (length - 1)}
@@ -36,9 +42,12 @@ os._exit("error" in events[-1])
 MODELS = "import sys; from pathlib import Path; Path(sys.argv[1]).mkdir(parents=True)"
 
 
+Machine = Callable[[str, Sequence[Mapping[str, Any]]], Path]
+
+
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Trees) -> Path:
-    """A machine with a GPU and 0.20.2, whose engines behave as recorded; returns the folder for results."""
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Trees) -> Machine:
+    """Make a machine with a GPU and a release, whose engines do as these results say; returns the results' folder."""
     recorded = json.loads((report.RESULTS / f"0.20.2-{SCENARIO}.json").read_text())
     for name, text in (("probe.py", PROBE), ("models.py", MODELS)):
         (tmp_path / name).write_text(text)
@@ -47,28 +56,97 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Trees) -> Path:
     monkeypatch.setattr(session, "WORK", tmp_path / "work")
     monkeypatch.setattr(session, "hindrance", lambda: None)
     monkeypatch.setattr(session, "describe", lambda: recorded["machine"])
-    monkeypatch.setattr(trees, "installed", lambda: linked("0.20.2"))
-    (tmp_path / "events").mkdir()
-    for one in recorded["results"]:
-        name = re.sub(r"\W", "_", f"{one['tree']} {one['probe']}")
-        (tmp_path / f"events/{name}.json").write_text(json.dumps(one["events"]))
-    return tmp_path / "out"
+
+    def make(release: str, results: Sequence[Mapping[str, Any]]) -> Path:
+        monkeypatch.setattr(trees, "installed", lambda: linked(release))
+        (tmp_path / "events").mkdir()
+        for one in results or recorded["results"]:
+            name = re.sub(r"\W", "_", f"{one['tree']} {one['probe']}")
+            (tmp_path / f"events/{name}.json").write_text(json.dumps(one["events"]))
+        return tmp_path / "out"
+
+    return make
 
 
-def test_from_the_installed_vllm_to_the_verdicts(gpu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_installed_vllm_to_the_verdicts(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = machine("0.20.2", ())
     status = command.main([SCENARIO, "--out", str(gpu), "--commit", "abc"])
     lines = capsys.readouterr().out
     found = json.loads((gpu / f"0.20.2-{SCENARIO}.json").read_text())
     with tarfile.open(gpu / f"0.20.2-{SCENARIO}.logs.tgz") as archive:
         log = archive.extractfile("logs/farm_run_hybrid.log")
         assert log
-        assert b"Running with 10 overlays: " in log.read()
+        assert f"Running with {len(todo('0.20.2')) + 1} overlays: ".encode() in log.read()
 
     assert status == 0, lines
     assert (found["vllm"], found["commit"], found["scenarios"]) == ("0.20.2", "abc", [SCENARIO])
     assert found["overlays"][PATCHED]["turboquant-hybrid"] == "applied"
     assert found["overlays"][FARM]["turboquant-tiles"] == "applied"
     assert lines.count(" | 0.20.2 | holds | ") == sum(claim.scenario == SCENARIO for claim in CLAIMS)
+
+
+def answers(*digests: str, cached: int = 0) -> list[dict[str, Any]]:
+    """Return what an engine prints of its answers to the prompts of `starting.LENGTHS`."""
+    each = zip(LENGTHS, digests, strict=True)
+    return [{"continued": n, "cached": cached, "ids": 16, "digest": digest} for n, digest in each]
+
+
+AT_LOCK = {"error": "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:942:...' requires"}
+AT_CAPTURE = {
+    "error": "RuntimeError: Engine core initialization failed",
+    "log": "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:164 'invalid argument'",
+}
+RIGHT, OTHER = answers("a", "b", cached=5984), answers("a", "c", cached=5984)
+KEPT: dict[str, tuple[tuple[str, str, list[dict[str, Any]], list[dict[str, Any]]], ...]] = {
+    "locked": (
+        (STOCK, CHUNKED, RIGHT, OTHER),
+        (STOCK, LOCKED, [*RIGHT[:1], AT_LOCK], RIGHT),
+        (PATCHED, LOCKED, RIGHT, answers("a", "b")),
+    ),
+    "expandable": (
+        (STOCK, ORDINARY, RIGHT, OTHER),
+        (STOCK, EXPANDABLE, [AT_CAPTURE], [AT_CAPTURE | {"log": ""}]),
+        (PATCHED, EXPANDABLE, RIGHT, [AT_CAPTURE]),
+    ),
+}
+"""By scenario: tree, probe, what it prints if the claims hold, and what breaks one of them."""
+
+
+@pytest.mark.parametrize("scenario", KEPT)
+def test_servers_that_overlays_keep_alive(scenario: str, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    results = [{"tree": tree, "probe": probe, "events": right} for tree, probe, right, _ in KEPT[scenario]]
+    last = KEPT[scenario][-1][1].replace(" ", "_")
+    gpu = machine("0.33.0", results)
+    status = command.main([scenario, "--out", str(gpu), "--commit", "abc"])
+    lines = capsys.readouterr().out
+    with tarfile.open(gpu / f"0.33.0-{scenario}.logs.tgz") as archive:
+        log = archive.extractfile(f"logs/patched_{last}.log")
+        assert log
+        assert (b"expandable_segments:True" in log.read()) is (scenario == "expandable")
+
+    assert status == 0, lines
+    assert lines.count(" | 0.33.0 | holds | ") == sum(claim.scenario == scenario for claim in CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "number"), [(scenario, number) for scenario, some in KEPT.items() for number in range(len(some))]
+)
+def test_each_of_their_engines_can_break_a_claim(scenario: str, number: int) -> None:
+    def result(tree: str, probe: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+        last = events[-1]
+        cuda_error = {"cuda_error": last["log"].partition("Cuda error ")[2]} if last.get("log") else {}
+        events = [event for event in events if "error" not in event]
+        return {"tree": tree, "probe": probe, "error": last.get("error"), "events": events, **cuda_error}
+
+    def broken(*others: int) -> int:
+        results = [
+            result(tree, probe, other if at in others else right)
+            for at, (tree, probe, right, other) in enumerate(KEPT[scenario])
+        ]
+        run = {"vllm": "0.33.0", "date": "", "scenarios": [scenario], "results": results, "compared": []}
+        return sum(verdict.state == BROKEN for verdict in verdicts(gather([run])))
+
+    assert (broken(), broken(number)) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks
+from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks, start_checks
 from tests.validation.gpu.checks import FAMILIES
 from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
 from tests.validation.gpu.speculation import FAST, SPECULATION
+from tests.validation.gpu.starting import CHUNKED, EXPANDABLE, LOCKED, ORDINARY
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""
@@ -23,6 +24,8 @@ MARGIN = ">=0.20.2,<0.26"
 """Releases whose prefix cache looks one block further for every group of a hybrid with MTP."""
 GRAPHS = "==0.24.*"
 """Of those that were run, the release whose stock TurboQuant starts with speculation and CUDA graphs."""
+LOCKS = ">=0.30"
+"""Releases whose V2 runner, the default of dense models, locks the workspace; until then it replaces the buffer."""
 REPRODUCIBLE = ">=0.21"
 """Releases on which a hybrid's log-probabilities are the same in every process."""
 
@@ -30,14 +33,14 @@ PACES = (("", ">=0.21", decode_checks.USUAL), ("-0.20", NO_HYBRID, decode_checks
 """What decoding has to reach, by release."""
 LARGE_PAGES = ">=0.26"
 
-LOCKED, UNKNOWN = "Workspace is locked", "Unknown TurboQuant cache dtype: 'auto'"
+AT_LOCK, UNKNOWN = "Workspace is locked", "Unknown TurboQuant cache dtype: 'auto'"
 DEATHS = (
     ("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", "hybrid", "NotImplementedError"),
-    ("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", "hybrid", LOCKED),
-    ("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", "dense", LOCKED),
-    ("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", "prefix", LOCKED),
+    ("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", "hybrid", AT_LOCK),
+    ("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", "dense", AT_LOCK),
+    ("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", "prefix", AT_LOCK),
     ("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", "hybrid", UNKNOWN),
-    ("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", "ngram", LOCKED),
+    ("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", "ngram", AT_LOCK),
     ("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", "ngram",
      "during CUDA graph capture"),
     ("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", "ngram", UNKNOWN),
@@ -208,6 +211,14 @@ CLAIMS: tuple[Claim, ...] = (
           f"engine takes at most {run_checks.READY:.0%} longer from then on", run_checks.started, way="warm"),
     _farm("start-cold", f"the same with {run_checks.BEGUN_S['cold']} s, if the farm is made first", run_checks.started,
           way="cold"),
+    *_on("locked", "dies at a cached prefix without chunked prefill", LOCKS, "locked", checks.dies, (STOCK,),
+         probe=LOCKED, of=AT_LOCK),
+    Claim("unlocked", "goes on from a cached prefix without chunked prefill: the tokens with it, exactly", LOCKS,
+          "locked", partial(start_checks.same_answers, probe=LOCKED, plain=CHUNKED, cached=True)),
+    Claim("expandable-stock", "two GPUs, expandable_segments: dies at the capture of CUDA graphs", ALL, "expandable",
+          start_checks.dies_at_capture),
+    Claim("expandable", "two GPUs, expandable_segments: starts, and the tokens are those without them, exactly", ALL,
+          "expandable", partial(start_checks.same_answers, probe=EXPANDABLE, plain=ORDINARY, cached=False)),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",

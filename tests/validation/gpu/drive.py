@@ -36,7 +36,9 @@ LOGGED = {
     "concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
     "graphs_gib": r"Graph capturing finished in \d+ secs, took (-?[\d.]+) GiB",
 }
-"""Patterns of facts in vLLM's log."""
+"""Patterns of numbers in vLLM's log."""
+CUDA_ERROR = r"Failed: Cuda error (.+)"
+"""What an extension prints before it ends its process."""
 
 Result = dict[str, Any]
 Job = tuple[str, Probe]
@@ -135,7 +137,8 @@ def _run(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> Result:
         return result | {"error": NOT_RUN + "out of time"}
     log = _saved(run, tree, probe.name).with_suffix(".log")
     began = time.time()
-    code = _process(_command(run, tree, probe, turns), environment(run, tree) | probe.environment, log, limit)
+    environ = {**environment(run, tree), **probe.variables}
+    code = _process(_command(run, tree, probe, turns), environ, log, limit)
     result["s"] = round(time.time() - began, 1)
     text = log.read_text(errors="replace")
     events = [json.loads(line[2:]) for line in text.splitlines() if line.startswith("R {")]
@@ -149,6 +152,8 @@ def _run(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> Result:
     for name, said in LOGGED.items():
         if found := re.findall(said, text):
             result[name] = json.loads(found[-1].replace(",", ""))
+    if code and (printed := re.search(CUDA_ERROR, text)):
+        result["cuda_error"] = printed[1].strip()[:200]
     return result | {"ok": code == 0, "error": error, "events": [event for event in events if "error" not in event]}
 
 

@@ -17,7 +17,7 @@ WORKSPACE, DECODE, FARM = EXTRA = ("workspace", "decode", "farm")
 """Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, one with
 default overlays and `turboquant-decode`, and the stock tree, run by `vpatch run` with the overlays of `tiles`."""
 CHUNK = 2048
-V1 = "V1"
+V1 = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 HOOKED = frozenset({"counts", "counts early", "replay"})
 """Steps with hooks in the V1 model runner, which is not every release's default."""
 TRITON_DELTA_NET = {"gdn_prefill_backend": "triton"}  # the other kernel is FlashInfer's
@@ -42,8 +42,8 @@ class Probe:
     of: the (tree, probe) pairs whose answers it replays, as far as they run on the release.
     alone: it measures memory or time, so nothing else may run beside it.
     cold: on the tree `farm`: `vpatch run` makes the farm first.
+    environment: variables that it has beside those of all probes.
     takes_turns: its trees' engines are on the device together with those of other such probes, and measure in turn.
-    runner: vLLM's model runner, `V1` or "" for the release's default.
     least_s, limit_s: it does not start with less time left, and is stopped after that.
     """
 
@@ -60,7 +60,7 @@ class Probe:
     alone: bool = False
     cold: bool = False
     takes_turns: bool = False
-    runner: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
     least_s: int = 45
     limit_s: int = 150
 
@@ -70,10 +70,10 @@ class Probe:
         return int(self.engine.get("max_num_batched_tokens", CHUNK))
 
     @property
-    def environment(self) -> Mapping[str, str]:
+    def variables(self) -> Mapping[str, str]:
         """What the environment of its process has beside that of others."""
         hooked = not HOOKED.isdisjoint(action for action, _ in self.steps)
-        return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if hooked or self.runner == V1 else {}
+        return {**(V1 if hooked else {}), **self.environment}
 
     def says_something_of(self, release: str) -> bool:
         return SpecifierSet(self.releases).contains(release)

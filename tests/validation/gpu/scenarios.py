@@ -24,6 +24,7 @@ from tests.validation.gpu.full_size import AGAIN, FULL_SIZE, GROUPS
 from tests.validation.gpu.models import STRATEGIES
 from tests.validation.gpu.running import RUNNING
 from tests.validation.gpu.speculation import SPECULATION
+from tests.validation.gpu.starting import STARTING
 
 
 def quality(family: str) -> list[Probe]:
@@ -153,8 +154,8 @@ FAST = (
     *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
     *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
 )
-BY_NAME = (*WHOLE, *FAST, *RUNNING, "soak")
-"""Scenarios that need a GPU of 100 GiB, five minutes, or an overlay that is opt-in, so they run by name only."""
+BY_NAME = (*WHOLE, *FAST, *RUNNING, *STARTING, "soak")
+"""Scenarios that need a GPU of 100 GiB, two GPUs, five minutes, or an overlay that is opt-in: they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [
@@ -213,6 +214,7 @@ SCENARIOS: Mapping[str, list[Probe]] = {
     "fast-upstream": [Probe("fast upstream", trees=(STOCK, DECODE))],
     **SPECULATION,
     **RUNNING,
+    **STARTING,
 }  # fmt: skip
 """By name, the most important first."""
 

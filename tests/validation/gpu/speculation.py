@@ -55,9 +55,9 @@ def replayed(name: str, kv: str, of: tuple[tuple[str, str], ...], tree: str, **m
 def drafting(name: str, kv: str, trees: tuple[str, ...], *steps: tuple[str, tuple[int, ...]], **engine: Any) -> Probe:
     """Return a probe of the tiny hybrid with MTP and synthetic acceptance."""
     releases = engine.pop("releases", FORKED)
-    limit, runner = engine.pop("limit_s", 150), engine.pop("runner", "")
+    limit, environment = engine.pop("limit_s", 150), engine.pop("environment", {})
     return Probe(name, "hyb_mtp", kv, (("engine", ()), *steps), {**SYNTHETIC, **engine}, trees, releases=releases,
-                 limit_s=limit, runner=runner)  # fmt: skip
+                 limit_s=limit, environment=environment)  # fmt: skip
 
 
 def induced(name: str, trees: tuple[str, ...], **engine: Any) -> Probe:
@@ -98,7 +98,7 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "prefix": [
         drafting("prefix mtp", "auto", BOTH, ("converse", (4,)), **CACHED),
-        drafting("prefix mtp v1", "auto", BOTH, ("converse", (4,)), **CACHED, releases=TWO_RUNNERS, runner=V1),
+        drafting("prefix mtp v1", "auto", BOTH, ("converse", (4,)), **CACHED, releases=TWO_RUNNERS, environment=V1),
         drafting("prefix uncached", "auto", (STOCK,), ("converse", (4,)), **SMALL),
         *replayed("prefix plain", "auto", (*((tree, name) for name in ("prefix mtp", "prefix mtp v1") for tree in BOTH),
                                            (STOCK, "prefix uncached")), STOCK),
@@ -112,7 +112,7 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "mtp": [
         drafting("mtp", TQ, BOTH, MTP, **SMALL),
-        drafting("mtp v1", TQ, BOTH, MTP, **SMALL, releases=TWO_RUNNERS, runner=V1),
+        drafting("mtp v1", TQ, BOTH, MTP, **SMALL, releases=TWO_RUNNERS, environment=V1),
         drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
         drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=240),
         drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
