@@ -27,7 +27,7 @@ Found = dict[str, str]
 """A finding, as in JSON."""
 
 
-ELSEWHERE = "vllm/v1/core/sched/scheduler.py"
+ELSEWHERE = "vllm/v1/core/sched/request_queue.py"
 """A file of vLLM that no overlay reads."""
 
 

@@ -40,6 +40,7 @@ FILES = (
     f"{LAYERS}/mamba/gdn_linear_attn.py",
     "vllm/v1/worker/mamba_utils.py",
     f"{LAYERS}/mamba/ops/causal_conv1d.py",
+    "vllm/v1/core/sched/scheduler.py",
 )
 EACH, MANY = 2, 40
 """Mutants of each kind in each file."""

@@ -114,9 +114,9 @@ def _starting(fit: Fit) -> Iterator[Caution]:
         fewer = (deployment.max_num_batched_tokens - block) // each
         yield Caution(
             "starved-prompts",
-            f"a long prompt gets no tokens while a step has no room for a block, which is {block:,} tokens, beside"
-            f" {decodes}: give --max-num-batched-tokens {fit.least_batch}"
-            + (f", or --max-num-seqs {fewer}" if fewer else ""),
+            "without hybrid-align-progress, a long prompt gets no tokens while a step has no room for a block, which is"
+            f" {block:,} tokens, beside {decodes}, and with it goes on by less than a block a step: give"
+            f" --max-num-batched-tokens {fit.least_batch}" + (f", or --max-num-seqs {fewer}" if fewer else ""),
             "vLLM, `_mamba_block_aligned_split`",
         )
     if fit.block_exceeds_batch and not deployment.enable_prefix_caching:
