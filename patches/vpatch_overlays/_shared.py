@@ -62,6 +62,15 @@ def not_speculating_hybrid(use: Use) -> Need | None:
     return None
 
 
+def not_caching_hybrid(use: Use) -> Need | None:
+    """Return that the overlay is not needed without a prefix cache of a hybrid model; None otherwise."""
+    if not use.hybrid:
+        return Need(needed=False, because="no layer of the model keeps a state")
+    if not use.prefix_caching:
+        return Need(needed=False, because="prefix caching is off")
+    return None
+
+
 def not_turboquant(use: Use) -> Need | None:
     """Return that the overlay is not needed if the KV cache is not TurboQuant's; None otherwise."""
     if use.turboquant:

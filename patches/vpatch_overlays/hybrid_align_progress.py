@@ -70,12 +70,8 @@ from_boundaries = """
 
 def needed(use: Use) -> Need:
     """Return whether chunks of prompts end where blocks of a hybrid model do."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
-    if not use.prefix_caching:
-        return Need(needed=False, because="prefix caching is off, and chunks end anywhere")
     because = "a long prompt gets no tokens in a step that has no room for a block beside its decodes"
-    return Need(needed=True, because=because)
+    return shared.not_caching_hybrid(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(
@@ -85,7 +81,7 @@ overlay = Overlay(
         "decode: no first token, no error, and more and more waiting requests in the log.",
         "A hybrid model with prefix caching hangs on long prompts with --long-prefill-token-threshold, up to 0.26.",
     ),
-    upstream=("vllm-project/vllm#51603",),
+    upstream=("vllm-project/vllm#40709", "vllm-project/vllm#51603"),
     needed=needed,
     releases={">=0.18": "pending: a chunk that does not reach the end of its block is cut to nothing"},
     probes=(probe(shared.PROBES, "hybrid_align_progress"),),

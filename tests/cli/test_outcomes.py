@@ -40,7 +40,7 @@ def test_a_whole_round(vpatch: Program) -> None:
         here,
         f"{COUNT} overlays ready to apply: `vpatch apply site-packages`.",
     )
-    would = f"Would apply {COUNT} overlays: 19 files changed, 8 added."
+    would = f"Would apply {COUNT} overlays: 20 files changed, 9 added."
     assert framed(vpatch("apply", "-n", "site-packages")) == (
         here,
         f"{would} Nothing is written yet: `vpatch apply site-packages`.",
@@ -48,7 +48,7 @@ def test_a_whole_round(vpatch: Program) -> None:
     assert framed(vpatch("diff", "site-packages"))[1].startswith(would)
     assert framed(vpatch("apply", "site-packages")) == (
         here,
-        f"Applied {COUNT} overlays: 19 files changed, 8 added. {RESTART} Undo with `vpatch revert site-packages`.",
+        f"Applied {COUNT} overlays: 20 files changed, 9 added. {RESTART} Undo with `vpatch revert site-packages`.",
     )
     for again in ("apply", "status", "diff"):
         assert framed(vpatch(again, "site-packages"))[1] == f"Nothing to do: {COUNT} overlays are applied."

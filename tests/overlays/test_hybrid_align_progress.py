@@ -37,7 +37,7 @@ def test_who_needs_it() -> None:
 
     assert needed(use).needed
     assert needed(replace(use, hybrid=False)).because == "no layer of the model keeps a state"
-    assert needed(replace(use, prefix_caching=False)).because == "prefix caching is off, and chunks end anywhere"
+    assert needed(replace(use, prefix_caching=False)).because == "prefix caching is off"
 
 
 def test_neither_a_chunk_nor_the_rest_of_a_block_is_as_short_as_a_row_that_decodes() -> None:

@@ -43,6 +43,7 @@ MISSED = {
     "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
     "custom-ar-expandable": "expandable segments, a capture: [('captured', False), ('registered', False)] expected",
     "hybrid-align-progress": "tokens of a long prompt that 12 steps compute beside decodes: 20000 expected, 0 found",
+    "hybrid-block-units": "ends of chunks, with blocks of 7168 tokens for states: [7168, 14336, 21504] expected",
     "hybrid-mtp-gates": "gates `a` of the tokens that verify drafts: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] expected",
     "hybrid-mtp-prefix": "tokens of a prefix-cache hit, beyond its attention pages: 0 expected, 16 found",
     "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
