@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vpatch.core.edits.data import read_data, written_data
+from vpatch.core.engine import Engine
+from vpatch.core.marks import overlays_of
 from vpatch.core.overlay import Catalogued, declared
 from vpatch.core.patch_file import explanation, overlay_of, parse
 from vpatch.core.verdict import State
+from vpatch.manifest import sha256
 
 from tests.snippets import applied, module, names_of_fragments, unmarked, verdict
 
@@ -144,7 +149,21 @@ def test_a_new_module_may_lie_anywhere_below_vllm(folder: str) -> None:
     assert f"{folder}/counts.py" in applied({**module(BEFORE), "vllm/_vpatch/counts.py": b"count = 1\n"}, item)
 
 
-LINES = [*PATCH.splitlines(), " .", " x", "  ", "", "---", "+++ vllm/a/b.py", "+", "@@ f / while x", "\t", "Format: 2"]
+DATA_LINES = ["+++ vllm/a/E=8,N=[1].json", "--- vllm/a.jinja", f"@@ sha256 {'0' * 64}", "\\ No newline at end of file"]
+LINES = [
+    *PATCH.splitlines(),
+    *DATA_LINES,
+    " .",
+    " x",
+    "  ",
+    "",
+    "---",
+    "+++ vllm/a/b.py",
+    "+",
+    "@@ f / while x",
+    "\t",
+    "Format: 2",
+]
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=8), st.integers(0, 12), st.integers(0, 30))
@@ -161,6 +180,95 @@ def test_written_again_it_is_the_same_text(drawn: list[str], at: int, end: int) 
 )
 def test_each_of_the_project_is_the_same_text(file: Path) -> None:
     assert str(parse(file.read_bytes())) == file.read_text("utf-8")
+
+
+OLD, TABLE, TEMPLATE = b'{"a": 1}', "vllm/configs/E=8,device_name=(A),shape=[1,2].json", "vllm/a.jinja"
+DATA_PATCH = f"""\
+Format: 1
+Subject: Tune a table
+Base: 0.31.0
+
++++ {TABLE}
++{{"b": 2}}
+\\ No newline at end of file
+
+--- {TEMPLATE}
+@@ sha256 {sha256(OLD)}
++{{% if a %}}
++
++  b\t
+"""
+
+
+def test_data_files_come_verbatim_and_their_companions_have_the_marks() -> None:
+    item = catalogued(DATA_PATCH)
+    made = Engine([item]).plan({TEMPLATE: OLD}.get).files
+
+    assert made[TABLE] == b'{"b": 2}'
+    assert made[TEMPLATE] == b"{% if a %}\n\n  b\t\n"
+    companions = {file: data.decode() for file, data in made.items() if file not in (TABLE, TEMPLATE)}
+    assert sorted(companions.values()) == sorted(
+        f"# vpatch: demo\n# {file} has no mark in it; its sha256 is {sha256(made[file])}\n"
+        for file in (TABLE, TEMPLATE)
+    )
+    assert overlays_of(made) == {file: {"demo"} for file in made}
+
+
+THERE = {TABLE: b'{"b": 2}', TEMPLATE: b"{% if a %}\n\n  b\t\n"}
+STATES: dict[str, tuple[dict[str, bytes], bool, State, str]] = {
+    "old": ({TEMPLATE: OLD}, False, State.PENDING, "4 changes to make"),
+    "ours": (THERE, True, State.APPLIED, "every change is in place, with its mark"),
+    "upstream's": (THERE, False, State.MERGED, "the code equals the overlay's result, without its marks"),
+    "half": ({**THERE, TEMPLATE: OLD}, True, State.PENDING, "1 of 4 changes to make"),
+    "half upstream's": ({**THERE, TEMPLATE: OLD}, False, State.PENDING, "3 of 4 changes to make"),
+    "gone": (
+        {TABLE: THERE[TABLE]},
+        True,
+        State.DRIFTED,
+        f"{TEMPLATE}: no such file; expected is the one of sha256 f9d8",
+    ),
+    "another": (
+        {TEMPLATE: b"[]"},
+        False,
+        State.DRIFTED,
+        f"{TEMPLATE}: its sha256 is 4f53cda18c2b, not f9d86028c6e0, which the patch replaces: upstream changed",
+    ),
+    "edited": ({**THERE, TEMPLATE: b"[]"}, True, State.DRIFTED, f"{TEMPLATE}: its sha256 is 4f53cda18c2b, not f9d8"),
+    "in the way": (
+        {TEMPLATE: OLD, TABLE: b"[]"},
+        False,
+        State.DRIFTED,
+        f"{TABLE}: exists already, and is another file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_hashes_of_data_files_decide(name: str) -> None:
+    """One engine judges all: equal bytes of a file are another state where its companion is there."""
+    engine = Engine([catalogued(DATA_PATCH)])
+    made = engine.plan({TEMPLATE: OLD}.get).files
+    files, companions, state, because = STATES[name]
+    tree = files | {file: data for file, data in made.items() if companions and file not in THERE}
+
+    for _ in range(2):
+        (found,) = engine.status(tree.get)
+        assert (found.state, because in found.because) == (state, True), found.because
+        engine.status({**THERE}.get)
+
+
+def test_two_patches_of_one_data_file_are_in_conflict() -> None:
+    one, other = catalogued(DATA_PATCH), replace(catalogued(DATA_PATCH), id="other")
+
+    assert {found.state for found in Engine([one, other]).status({TEMPLATE: OLD}.get)} == {State.CONFLICT}
+
+
+@given(st.none() | st.text(), st.text(st.characters(exclude_characters="\r\x85\u2028")))
+def test_any_text_of_a_data_file_is_read_as_it_was_written(before: str | None, after: str) -> None:
+    rows = written_data(before, after).split("\n")[:-1]
+
+    found = read_data(TABLE, [*rows, ""], new=before is None)
+    assert (found.text, found.old) == (after, "" if before is None else sha256(before.encode()))
 
 
 HEAD, CHANGES = PATCH.split("\n\n", 1)
@@ -182,11 +290,24 @@ BAD = {
     "a state": (" drifted", " broken", "line 9: Releases: '0.33.0 broken' is not written `0.30.0-0.31.0 pending`"),
     "nothing": (CHANGES, "", "line 11: below the head, `--- PATH` or `+++ PATH` begins what changes"),
     "no files": ("--- vllm/m.py\n", "", "line 11: below the head, `--- PATH` or `+++ PATH` begins what changes"),
-    "a line diff": ("--- vllm", "--- a/vllm", "line 11: 'a/vllm/m.py' is no Python module below vllm/"),
-    "outside": ("vllm/m.py", "vllm/../m.py", "line 11: 'vllm/../m.py' is no Python module below vllm/"),
-    "absolute": ("vllm/m.py", "/vllm/m.py", "line 11: '/vllm/m.py' is no Python module below vllm/"),
-    "no module": ("vllm/m.py", "vllm/m.json", "line 11: 'vllm/m.json' is no Python module below vllm/"),
-    "no path": ("--- vllm/m.py", "---", "line 11: '' is no Python module below vllm/"),
+    "a line diff": ("--- vllm", "--- a/vllm", "line 11: 'a/vllm/m.py' is no Python module or data file below vllm/"),
+    "outside": ("vllm/m.py", "vllm/../m.py", "line 11: 'vllm/../m.py' is no Python module or data file below vllm/"),
+    "absolute": ("vllm/m.py", "/vllm/m.py", "line 11: '/vllm/m.py' is no Python module or data file below vllm/"),
+    "no data": (
+        "vllm/m.py",
+        "vllm/m.json",
+        "line 11: vllm/m.json: a data file is replaced as a whole: `@@ sha256 HASH`",
+    ),
+    "bytecode": ("vllm/m.py", "vllm/m.pyc", "line 11: 'vllm/m.pyc' is no Python module or data file below vllm/"),
+    "hidden": ("vllm/m.py", "vllm/.m.json", "line 11: 'vllm/.m.json' is no Python module or data file below vllm/"),
+    "data as a companion": ("counts.py", "a.json", "line 25: 'vllm/_vpatch/a.json' is no Python module or data file"),
+    "data that leaves": ("+++ vllm/_vpatch/counts.py", "+++ vllm/a/../../m.json", "vllm/a/../../m.json' is no Python"),
+    "data: no sign": (
+        "_vpatch/counts.py\n+",
+        "m.json\n",
+        "line 25: vllm/m.json: each line of a data file begins with +",
+    ),
+    "no path": ("--- vllm/m.py", "---", "line 11: '' is no Python module or data file below vllm/"),
     "a file twice": (
         "+++ vllm/_vpatch/counts",
         "--- vllm/m",
@@ -213,7 +334,11 @@ BAD = {
     "code beside one": ("+def sends(a): ", "+", "line 17: vllm/m.py: `return a` comes beside a definition"),
     "new: no sign": ("+    return a\n", "    return a\n", "line 28: each line of a new module begins with +, not as `"),
     "new: no Python": ("+def count(a)", "+def count(a", f"{NEW}: '(' was never closed"),
-    "new: elsewhere": ("+++ vllm/_vpatch/", "+++ vllm/../", "line 25: 'vllm/../counts.py' is no Python module below"),
+    "new: elsewhere": (
+        "+++ vllm/_vpatch/",
+        "+++ vllm/../",
+        "line 25: 'vllm/../counts.py' is no Python module or data file below",
+    ),
     "two imports a line": (
         "import count\n",
         "import count; import re\n",

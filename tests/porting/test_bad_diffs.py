@@ -31,9 +31,9 @@ def of(path: str, hunk: bytes = HUNK) -> bytes:
     return f"--- {path}\n+++ {path}\n".encode() + hunk
 
 
-ONLY = "; an overlay only changes and adds modules"
+ONLY = "; an overlay only changes and adds files"
 BUILD = "part of vLLM's build, which an overlay cannot repeat; `--python-only` leaves it out"
-DATA = "not Python, and vpatch cannot import other files yet; `--python-only` leaves it out"
+OTHER = "a patch file cannot have it; `--python-only` leaves it out"
 BAD: dict[str, tuple[bytes, str]] = {
     # Paths.
     "a path that leaves": (
@@ -128,8 +128,16 @@ BAD: dict[str, tuple[bytes, str]] = {
         f"line 1: csrc/a.cu, csrc/b.cu, csrc/c.cu and 2 more: {BUILD}",
     ),
     "a library, as text": (of("a/vllm/_C.abi3.so"), f"line 1: vllm/_C.abi3.so: {BUILD}"),
-    "JSON": (GOOD + of("a/vllm/a.json"), f"line 8: vllm/a.json: {DATA}"),
-    "a template": (of("a/vllm/a.jinja"), f"line 1: vllm/a.jinja: {DATA}"),
+    "hidden data": (GOOD + of("a/vllm/.a.json"), f"line 8: vllm/.a.json: {OTHER}"),
+    "data of vpatch's": (of("a/vllm/_vpatch/a.json"), f"line 1: vllm/_vpatch/a.json: {OTHER}"),
+    "data, binary": (
+        b"diff --git a/vllm/a.json b/vllm/a.json\nBinary files a/vllm/a.json and b/vllm/a.json differ\n",
+        f"line 1: vllm/a.json: the change is binary{ONLY}",
+    ),
+    "data, renamed": (
+        of("a/vllm/a.json").replace(b"+++ a/vllm/a", b"+++ b/vllm/b"),
+        "line 1: vllm/b.json: it is renamed",
+    ),
     # Hunks.
     "fewer lines": (
         HEAD + b"@@ -1,4 +1,4 @@\n a\n-b\n+c\n d\n",
@@ -271,12 +279,12 @@ def test_a_place(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_all_problems_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder(a_patch=b"", b_patch=GOOD, c_patch=BAD["JSON"][0] + BAD["a rename"][0])()
+    folder(a_patch=b"", b_patch=GOOD, c_patch=BAD["hidden data"][0] + BAD["a rename"][0])()
 
     assert [f"{one.where}: {one.reason}" for one in problems_of(carried, ["fix", "gone", "-"], io.BytesIO(GOOD))] == [
         "fix/a.patch: it is empty",
         f"fix/c.patch: line 15: vllm/n.py: it is renamed{ONLY}",
-        f"fix/c.patch: line 8: vllm/a.json: {DATA}",
+        f"fix/c.patch: line 8: vllm/.a.json: {OTHER}",
         "gone: no such file or directory",
         "standard input: neither its name nor a subject has words for an id; put it into a file that words name, as in "
         "`fix-foo.patch`",

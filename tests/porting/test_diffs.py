@@ -163,7 +163,7 @@ def test_python_only_leaves_out_the_rest() -> None:
     assert left_out == (
         "csrc/m.cu, setup.py, vllm/a/_C.abi3.so: part of vLLM's build, which an overlay cannot repeat",
         "flashinfer/m.py: not part of vLLM",
-        "vllm/m.json: not Python, and vpatch cannot import other files yet",
+        "vllm/m.json: not Python",
     )
 
 
@@ -191,12 +191,12 @@ def test_python_that_needs_the_rest_is_refused(path: str, line: str, python: str
 
 
 def test_every_kind_of_files_is_refused_at_once() -> None:
-    files = parse(of("a/csrc/a.cu", "a/vllm/a.json", "a/vllm/b.jinja", "a/x/m.py", "a/vllm/m.py"))
+    files = parse(of("a/csrc/a.cu", "a/vllm/.a.json", "a/vllm/_vpatch/b.jinja", "a/x/m.py", "a/vllm/m.py"))
 
     assert [one.cause for one in problems_of(lambda: kept(files, "fix.patch", python_only=False))] == [
         "line 1: csrc/a.cu: part of vLLM's build, which an overlay cannot repeat",
         "line 16: x/m.py: not part of vLLM",
-        "line 6: vllm/a.json, vllm/b.jinja: not Python, and vpatch cannot import other files yet",
+        "line 6: vllm/.a.json, vllm/_vpatch/b.jinja: a patch file cannot have it",
     ]
 
 

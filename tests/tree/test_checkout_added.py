@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from vpatch import AddFile
+from vpatch.core.edits.data import AddData
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure
+from vpatch.manifest import sha256
 from vpatch.tree import apply as changing
 from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import Tree
@@ -21,8 +23,15 @@ from tests.tree.conftest import git
 from tests.tree.steps import Step, at_each_step
 
 ONE, NEW, DEEP = "vllm/engine/one.py", "vllm/engine/new.py", "vllm/mine/deep/policy.py"
-FILES = {"vllm/__init__.py": "", "vllm/engine/__init__.py": "", ONE: "x = 1\n"}
-ITEM = overlay(InsertAfter(ONE, "", anchor="x = 1", new="y = 2"), AddFile(NEW, "x = 1\n"), AddFile(DEEP, "y = 1\n"))
+TABLE, MORE = "vllm/engine/table.json", "vllm/data/0/a.json"
+FILES = {"vllm/__init__.py": "", "vllm/engine/__init__.py": "", ONE: "x = 1\n", TABLE: "{}"}
+DATA = (AddData(TABLE, "[1]\n", sha256(b"{}")), AddData(MORE, "{}", ""))
+ITEM = overlay(
+    InsertAfter(ONE, "", anchor="x = 1", new="y = 2"),
+    AddFile(NEW, "x = 1\n"),
+    AddFile(DEEP, "y = 1\n"),
+    *(edit for data in DATA for edit in (data.companion, data)),
+)
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ def test_killed_at_any_step(root: Path, public: Path, run: Callable[[Path], obje
     with at_each_step(fault):
         run(root)
 
-    assert len(left) > 15
+    assert len(left) > 20
     for tree in left:
         again = shutil.copytree(tree, public / "again", symlinks=True)
         revert(again)
@@ -76,7 +85,7 @@ def test_killed_at_any_step(root: Path, public: Path, run: Callable[[Path], obje
         assert contents_of(tree) == before, tree.name
 
 
-@pytest.mark.parametrize("file", [NEW, DEEP])
+@pytest.mark.parametrize("file", [NEW, DEEP, MORE])
 def test_a_users_file(root: Path, file: str) -> None:
     before = contents_of(root)
     apply(root)
@@ -91,7 +100,27 @@ def test_a_users_file(root: Path, file: str) -> None:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text("mine = 1\n")
     with unchanged(root):
-        assert "exists already, and is another program" in str(apply(root).problems[0])
+        assert "exists already, and is another" in str(apply(root).problems[0])
+        revert(root)
+
+
+def test_a_data_file_of_the_commit(root: Path) -> None:
+    """Its hash in the repository shows that vpatch wrote it: it has no mark."""
+    before = contents_of(root)
+    apply(root)
+    with unchanged(root):
+        apply(root)
+    (root / TABLE).write_text("mine")
+
+    with unchanged(root), pytest.raises(Failure, match=f"edited after vpatch: {TABLE}"):
+        revert(root)
+
+    git(root, "checkout", "-q", TABLE)
+    revert(root)
+    assert contents_of(root) == before
+    (root / TABLE).write_text("mine")
+    with unchanged(root):
+        assert f"{TABLE}: its sha256 is" in str(apply(root).problems[0])
         revert(root)
 
 

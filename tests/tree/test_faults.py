@@ -6,17 +6,25 @@ import errno
 import itertools
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from vpatch.core.edits.data import AddData
+from vpatch.core.verdict import State
 from vpatch.errors import Failure
+from vpatch.manifest import sha256
+from vpatch.tree.apply import apply, revert
+from vpatch.tree.locate import tree_at
+from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import unchanged
+from tests.conftest import contents_of, unchanged
+from tests.snippets import overlay
 from tests.tiers import deep
-from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
+from tests.tree.conftest import INFO, MODULE, Sandbox, in_a_child, in_memory, make, make_sandbox
 from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step, killed_at
 
 LATER = "the next run completes"
@@ -294,3 +302,49 @@ def test_a_file_size_limit(sandbox: Sandbox) -> None:
     with unchanged(sandbox.root):
         assert in_a_child(run) == 0
     assert sandbox.settle(sandbox.first)
+
+
+CHANGED = AddData("vllm/engine/table.json", "[1]", sha256(b"{}"))
+# Their paths sort before and behind that of a companion.
+DATA = [CHANGED, AddData("vllm/0/new.json", "{}", ""), AddData("vllm/engine/new.json", "{}", "")]
+
+
+@pytest.mark.parametrize("data", DATA, ids=lambda data: data.file)
+@pytest.mark.parametrize("reverted", [False, True])
+def test_a_kill_never_leaves_a_data_file_as_upstreams(data: AddData, public: Path, *, reverted: bool) -> None:
+    """Nothing but its companion tells vpatch's from upstream's. What a kill leaves is what is on the disk then."""
+    item = overlay(data.companion, data)
+    root = make(public / "site", record=f"vllm/__init__.py,,\n{CHANGED.file},,\n{INFO}/RECORD,,\n")
+    (root / CHANGED.file).write_text("{}")
+    (root / "vllm/engine/m.py").touch()
+    before = contents_of(root)
+
+    def applied(folder: Path) -> State:
+        return apply(SitePackages(tree_at(folder)), [item])[0].before[0].state
+
+    def revert_all(folder: Path) -> None:
+        revert(SitePackages(tree_at(folder)), [item], None)
+
+    if reverted:
+        applied(root)
+    left: list[Path] = []
+
+    def fault(step: Step) -> None:
+        if step.name in {"replace", "unlink", "rmdir"}:
+            left.append(shutil.copytree(root, public / f"left/{step.number}", symlinks=True))
+
+    with at_each_step(fault):
+        (revert_all if reverted else applied)(root)
+
+    assert len(left) > 5
+    states = set()
+    for folder in left:
+        again = shutil.copytree(folder, public / "again", symlinks=True)
+        revert_all(again)
+        assert contents_of(again) == before, folder.name
+        shutil.rmtree(again)
+        states.add(applied(folder))
+        assert applied(folder) is State.APPLIED
+        revert_all(folder)
+        assert contents_of(folder) == before, folder.name
+    assert states == {State.PENDING, State.APPLIED}

@@ -39,18 +39,18 @@ class CaptureReport(Report):
 
     @property
     def modules(self) -> Mapping[str, Sequence[str]]:
-        """The modules, by what happened to them."""
+        """The modules and data files, by what happened to them."""
         found, unchanged = self.found, self.made.unchanged
         changed = [one.path for one in found.changes if one.before is not None and one.path not in unchanged]
         return {"changed": changed, "added": found.added, "missing": found.missing, "unchanged": unchanged}
 
     def fields(self) -> Mapping[str, Any]:
-        """Return the vLLM, the patch file and the modules."""
+        """Return the vLLM, the patch file, the modules and the data files."""
         about = {"tree": str(self.tree.root), "vllm": self.tree.version, "written": self.written and str(self.written)}
         return about | {name: [*paths] for name, paths in self.modules.items()}
 
     def shown(self, width: int | None) -> Iterator[Line]:
-        """Yield a line for each module, and the path of the patch file."""
+        """Yield a line for each module or data file, and the path of the patch file."""
         rows = sorted(
             (f"  {path}", name, _SAID.get(name, "")) for name, paths in self.modules.items() for path in paths
         )
@@ -115,8 +115,8 @@ def capture_command(
     `vpatch fetch V DIR` and --pristine DIR. It needs no network, either.
 
     vpatch writes DIR/NAME.vpatch only after a proof: on the originals, the patch file makes the same program. New
-    modules are in it, too. A patch file cannot remove modules: if TREE lacks some, vpatch writes nothing and exits
-    with 1. TREE itself does not change.
+    modules are in it, too, and data files, such as JSON. A patch file cannot remove modules: if TREE lacks some, vpatch
+    writes nothing and exits with 1. TREE itself does not change.
     """
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")
@@ -143,7 +143,8 @@ def capture_command(
         folder.mkdir(parents=True, exist_ok=True)
     write_outfile(file, str(made.patch), force=force)
     again = target.command("apply", "--patches", str(file))
-    said = f"Wrote {file}: {counted(len(made.patch.changes), 'module')}. Once vLLM {base} is reinstalled: {again}."
+    kind = "file" if any(change.is_data for change in made.patch.changes) else "module"
+    said = f"Wrote {file}: {counted(len(made.patch.changes), kind)}. Once vLLM {base} is reinstalled: {again}."
     return replace(report, written=file, outcome=said)
 
 
@@ -163,7 +164,9 @@ def _found(tree: Tree, original: Tree | None, target: Target) -> tuple[Capture, 
         hint = f"`vpatch fetch V DIR`, then {target.command('capture', '--pristine', 'DIR')}"
         raise Failure(Problem(FAILED, str(tree.root), "it has no RECORD, as an editable install", hint=hint))
     found = capture(tree, originals)
-    left_out = (f"{path}: it changed and is no module, so it is not captured" for path in found.data)
+    left_out = (
+        f"{path}: it changed and is no text that a patch file can have, so it is not captured" for path in found.data
+    )
     return found, [*notes, *found.notes, *left_out]
 
 

@@ -71,13 +71,17 @@ class ImportReport(Report):
 
 def _added(patch: PatchFile) -> Iterator[str]:
     """Yield the files and the imports that a patch file adds: what runs in vLLM beside the changed code."""
-    yield from (f"adds {one.path}, {counted(one.text.count(chr(10)), 'line')}" for one in patch.changes if one.new)
+    for one in (one for one in patch.changes if one.new or one.is_data):
+        lines = sum(row.startswith("+") for row in one.text.split("\n"))
+        yield f"{'adds' if one.new else 'replaces'} {one.path}, {counted(lines, 'line')}"
     yield from (f"adds `{statement}` to {file}" for file, statement in imports(patch))
 
 
 def _size(patch: PatchFile) -> str:
-    hunks = sum(change.text.count("@@") if not change.new else 1 for change in patch.changes)
-    return f"{counted(hunks, 'change')} in {counted(len(patch.changes), 'module')}"
+    whole = [change.new or change.is_data for change in patch.changes]
+    hunks = sum(1 if one else change.text.count("@@") for one, change in zip(whole, patch.changes, strict=True))
+    kind = "file" if any(change.is_data for change in patch.changes) else "module"
+    return f"{counted(hunks, 'change')} in {counted(len(patch.changes), kind)}"
 
 
 def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:

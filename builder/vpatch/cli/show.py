@@ -121,13 +121,13 @@ def _files(item: Catalogued) -> Iterator[str]:
 def diffs(part: PartChange) -> dict[str, list[str]]:
     """Return the diff of each file that a part changes or adds, as lines."""
     return {
-        file: unified(file, old, new) if old is None else headed(unified(file, old, new), old, new)
+        file: headed(unified(file, old, new), old, new) if old and file.endswith(".py") else unified(file, old, new)
         for file, (old, new) in part.files.items()
     }
 
 
 def added(part: PartChange) -> dict[str, str]:
-    """Return the modules that a part adds, each with its number of lines in words."""
+    """Return the files that a part adds, each with its number of lines in words."""
     added = {file: new for file, (old, new) in part.files.items() if old is None}
     return {file: counted(new.count(b"\n"), "line") for file, new in added.items()}
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from vpatch.core.edits.data import AddData
 from vpatch.core.edits.definitions import AddFile
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.patch import Patch
@@ -128,6 +129,12 @@ def _telling(findings: Findings) -> list[EditFinding]:
     return [one for edit, one in findings if not _is_shared(edit)] or [finding for _, finding in findings]
 
 
+def _signing(findings: Findings) -> list[EditFinding]:
+    """Return the findings whose marks show that vpatch made the change: the telling ones, and those of data files."""
+    companions = {edit.companion for edit, _ in findings if isinstance(edit, AddData)}
+    return [*_telling(findings), *(finding for edit, finding in findings if edit in companions)]
+
+
 def _is_shared(edit: Edit) -> bool:
     match edit:
         case EnsureImport():
@@ -151,14 +158,14 @@ def _judge_part(
         return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
 
     whole = [(shape, findings) for shape, findings in shapes if _found(findings) == {Found.AFTER}]
-    applied = [pair for pair in whole if any(finding.marked for finding in _telling(pair[1]))]
+    applied = [pair for pair in whole if any(finding.marked for finding in _signing(pair[1]))]
     if applied:
         shape, findings = applied[0]
         reason = "every change is in place, with its mark"
         return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
     # Whether upstream's code has marks of the overlay; 0 stands for a file that the overlay added.
-    ours = any(line for _, findings in shapes for finding in _telling(findings) for line in finding.marked)
+    ours = any(line for _, findings in shapes for finding in _signing(findings) for line in finding.marked)
     ready = [
         (shape, findings)
         for shape, findings in shapes

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 _WORD = b"vpatch:"  # in every mark; files of vLLM rarely have it
 _MARK = re.compile(r"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 
+_DATA = re.compile(rb"^# (vllm/\S++) has no mark in it; its sha256 is [0-9a-f]{64}$", re.MULTILINE)
 _COMMENT = re.compile(rb"(?<![ \t])[ \t]*+" + _MARK.pattern.encode())
 
 
 def mark(overlay: str) -> str:
     """Return the comment that marks a statement as this overlay's."""
     return f"# vpatch: {overlay}"
+
+
+def mark_of_data(file: str, digest: str) -> str:
+    """Return the line of a companion that stands for the mark of a data file with this sha256."""
+    return f"# {file} has no mark in it; its sha256 is {digest}\n"
+
+
+def data_marked(companion: bytes) -> list[str]:
+    """Return the data files that a companion marks."""
+    return [found.decode() for found in _DATA.findall(companion)] if begins_marked(companion) else []
+
+
+def overlays_of(files: Mapping[str, bytes]) -> dict[str, set[str]]:
+    """Return the overlays that changed each of some files: those of its marks, and those of companions that mark it."""
+    found = {file: {*marks_in(data)} for file, data in files.items()}
+    for companion, data in files.items():
+        for file in data_marked(data):
+            if file in found:
+                found[file] |= found[companion]
+    return found
 
 
 def marked_by(text: str) -> list[str]:

@@ -23,6 +23,12 @@ COMPANIONS = "vllm/_vpatch/"
 """The folder of companions; upstream has no file there."""
 MODULE = re.compile(r"\Avllm/(?:\w[\w-]*/)*\w+\.py", re.ASCII)
 """The path of a module of vLLM."""
+DATA = re.compile(
+    r"\Avllm/(?!_vpatch/)(?:(?!__pycache__/)\w[\w.,=+@()\[\]-]*+/)*+\w[\w.,=+@()\[\]-]*+"
+    r"(?<!\.py)(?<!\.py[cdo])(?<!\.so)(?<!\.vpatch-new)",
+    re.ASCII,
+)
+"""The path of a file of vLLM that is no code, nor one that vpatch stages."""
 
 
 class Edit(Protocol):

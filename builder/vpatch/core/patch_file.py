@@ -13,7 +13,7 @@
 
 The fields of the head are those of Debian's DEP-3, as far as it has them: a line that begins with a space goes on with
 the field above, and ` .` is an empty line. Below the head, `--- PATH` begins the hunks of a module, and `+++ PATH` the
-lines of a new one.
+lines of a new one. Data files are there as a whole, see `vpatch.core.edits.data`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from itertools import pairwise
 
 from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed, hunks
+from vpatch.core.edits.data import read_data
 from vpatch.core.edits.definitions import AddFile
-from vpatch.core.overlay import MODULE, Edit, Overlay, Part
+from vpatch.core.overlay import DATA, MODULE, Edit, Overlay, Part
 from vpatch.core.verdict import State
 
 SUFFIX = ".vpatch"
@@ -40,17 +41,18 @@ _FIELD = re.compile(r"([A-Z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*): (\S.*)")
 _FILE = re.compile(r"(---|\+\+\+)(?: (.*))?")
 _LINK = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+", re.ASCII)
 _SPAN = re.compile(rf"([^\s-]++)(?:-([^\s-]++))? ({'|'.join(State)})")
-_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
+CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class ModuleChange:
-    """What a patch file does to one module.
+    """What a patch file does to one module, or to one data file.
 
     Attributes:
-        path: the module.
+        path: its path.
         new: whether it comes; else it changes.
-        text: the hunks, or the lines of the new module, each with a + before it.
+        text: the hunks, or the lines of the new module, each with a + before it; of a data file, see
+            `vpatch.core.edits.data`.
         line: the number of the line above `text`.
     """
 
@@ -58,6 +60,11 @@ class ModuleChange:
     new: bool
     text: str
     line: int = field(default=0, compare=False)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a data file, which comes as a whole."""
+        return not MODULE.fullmatch(self.path)
 
 
 @dataclass(frozen=True)
@@ -99,8 +106,8 @@ def parse(data: bytes) -> PatchFile:
         raise ValueError(f"line {below + 1}: below the head, `--- PATH` or `+++ PATH` begins what changes")
     changes: dict[str, ModuleChange] = {}
     for (at, sign, path), (end, *_) in pairwise([*files, (len(lines), "", "")]):
-        if not MODULE.fullmatch(path):
-            raise ValueError(f"line {at + 1}: {path!r} is no Python module below vllm/")
+        if not (MODULE.fullmatch(path) or DATA.fullmatch(path)):
+            raise ValueError(f"line {at + 1}: {path!r} is no Python module or data file below vllm/")
         if path in changes:
             raise ValueError(f"line {at + 1}: {path} is there twice; put all its hunks below one `---`")
         text = "".join(f"{line}\n" for line in lines[at + 1 : end])
@@ -148,7 +155,7 @@ def _lines(data: bytes) -> list[str]:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ValueError(f"line {line}: it is not UTF-8") from error
-    if wrong := _CONTROL.search(text):
+    if wrong := CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
         raise ValueError(f"line {line}: it has the control character {wrong[0]!r}; lines end with a line feed alone")
     if not text.endswith("\n"):
@@ -249,6 +256,13 @@ _NEEDED = ("Subject", "Base")
 def _edits(change: ModuleChange) -> Iterator[Edit]:
     where = change.line + 1
     rows = change.text.split("\n")[:-1]
+    if change.is_data:
+        try:
+            data = read_data(change.path, rows, new=change.new)
+        except ValueError as error:
+            raise ValueError(f"line {change.line}: {change.path}: {error}") from error
+        yield from (data.companion, data)
+        return
     if change.new:
         if wrong := next((k for k, row in enumerate(rows) if row and row[0] != "+"), None):
             raise ValueError(f"line {where + wrong}: each line of a new module begins with +, not as `{rows[wrong]}`")

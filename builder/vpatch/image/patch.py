@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import overlays_of
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, Verdict
 from vpatch.errors import Failure, Problem, raise_all
@@ -178,8 +178,9 @@ def _provenance(
     contents = {file: changeset.files.get(file) or files.read(f"{vllm.root}/{file}") or b"" for file in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
     pins = {item.id: {"sha256": item.sha256} for item in applied if item.sha256}
+    marked = overlays_of(contents)
     for verdict in changeset.after:
-        touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
+        touched = [file for file in sorted(contents) if verdict.id in marked[file]]
         about = {"id": verdict.id, "state": verdict.state, "because": verdict.because, "brief": _brief(verdict)}
         overlays[verdict.id] = {**about, "files": touched, **pins.get(verdict.id, {})}
     document = {

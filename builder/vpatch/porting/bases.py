@@ -14,6 +14,7 @@ from vpatch.core import nesting
 from vpatch.errors import Failure, Problem
 from vpatch.porting.diffs import Carried
 from vpatch.porting.fitting import Misfit, fit, patched
+from vpatch.porting.program import text_in
 from vpatch.porting.proof import Read
 from vpatch.tree.locate import Reads, Tree, locate
 
@@ -112,7 +113,7 @@ def later(base: PatchBase, files: Sequence[str]) -> list[PatchBase]:
 
 
 def text_of(base: PatchBase, path: str) -> str | None:
-    """Return the text of a module; None if the base does not have it.
+    """Return the text of a module or data file; None if the base does not have it.
 
     Raises:
         Failure: it cannot be read as text.
@@ -122,20 +123,20 @@ def text_of(base: PatchBase, path: str) -> str | None:
 
 
 def decoded(path: str, data: bytes) -> str:
-    """Return the text of a module.
+    """Return the text of a module or data file.
 
     Raises:
         Failure: it cannot be read as text.
     """
     try:
-        return nesting.decode(data)[0]
+        return text_in(path, data)
     except (nesting.Unparsable, SyntaxError, UnicodeDecodeError) as error:
         raise Failure(Problem(FAILED, path, str(error))) from error
 
 
-def line_feeds(text: str) -> str:
-    """Return a text whose lines end with line feeds alone, as Python reads them."""
-    return re.sub(r"\r\n?", "\n", text)
+def line_feeds(path: str, text: str) -> str:
+    """Return the text of a module with lines that end with line feeds alone, as Python reads them; else as it is."""
+    return re.sub(r"\r\n?", "\n", text) if path.endswith(".py") else text
 
 
 def fitting(patch: Carried, bases: Iterator[PatchBase]) -> PatchBase:

@@ -10,20 +10,23 @@ from vpatch.core import nesting
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.marks import without_marks
-from vpatch.core.overlay import COMPANIONS, MODULE
+from vpatch.core.overlay import COMPANIONS, DATA, MODULE
+from vpatch.core.patch_file import CONTROL
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem, naming, raise_all
 from vpatch.foreign import CODE_BYTES
 from vpatch.manifest import sha256
 from vpatch.porting.bases import line_feeds
 from vpatch.porting.originals import FAILED, Originals, content_of, files_below, unreadable
+from vpatch.porting.program import text_in
 from vpatch.porting.proof import ModuleVersions
 from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Tree
 from vpatch.tree.upgrade import marks, pristine
 from vpatch.tree.write_plan import SitePackages
 
-_DATA = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
+_OTHER = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
+_BACKUP = re.compile(r"\.(?:orig|bak|old|save|rej|log)$")  # what tools leave beside a file that they change
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Capture:
     """What was done to a vLLM, besides what vpatch applied.
 
     Attributes:
-        changes: the modules that changed, even if they are still the same program, and those that came.
-        base: the bytes of the modules that changed, before.
+        changes: the modules that changed, even if they are still the same program, the data files that changed, and
+            those that came.
+        base: the bytes of what changed, before.
         missing: the modules that went.
-        data: the files that changed and are no modules; those above 16 MiB are compared by their sizes.
+        data: the files that changed and that no patch file can have; those above 16 MiB are compared by their sizes.
         notes: which changes were made on top of overlays.
     """
 
@@ -46,7 +50,7 @@ class Capture:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The modules that came."""
+        """The modules and data files that came."""
         return tuple(change.path for change in self.changes if change.before is None)
 
 
@@ -61,7 +65,10 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     """
     store = SitePackages(tree)
     patched = {path: data for path, data in store.originals.items() if data is not None}
-    listed = sorted(path for path in originals.paths if MODULE.fullmatch(path) and not path.startswith(COMPANIONS))
+    modules = [path for path in originals.paths if MODULE.fullmatch(path) and not path.startswith(COMPANIONS)]
+    others = [*_others(tree, originals)]
+    texts = [path for path in others if _is_text(path, tree)]
+    listed = sorted([*modules, *texts])
     now = {path: data for path in listed if (data := content_of(tree, path)) is not None}
     ours = {path: data for path, data in patched.items() if path in now and store.kept.wrote(path, now[path])}
     found = {path: data for path, data in (now | ours).items() if not originals.has(path, data)}
@@ -72,8 +79,8 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     # What is captured on top of overlays is not theirs.
     base |= {path: without_marks(data) for path, data in on_top.items()}
     found |= {path: without_marks(found[path]) for path in on_top}
-    others = {path for path in files_below(tree) if MODULE.fullmatch(path) and not path.startswith(COMPANIONS)}
-    came = {path: content_of(tree, path) or b"" for path in sorted(others.difference(listed, store.kept.added))}
+    new = {*files_below(tree)}.difference(originals.paths, store.kept.added)
+    came = {path: content_of(tree, path) or b"" for path in sorted(new) if _is_new(path, tree)}
     notes += [
         f"{path}: vpatch added it, and it was edited since, which is not captured"
         for path in sorted(store.kept.added)
@@ -83,7 +90,7 @@ def capture(tree: Tree, originals: Originals) -> Capture:
         changes=tuple(_texts(base, found | came)),
         base=base,
         missing=tuple(path for path in listed if path not in now),
-        data=tuple(_data(tree, originals)),
+        data=tuple(path for path in others if path not in texts),
         notes=tuple(notes),
     )
 
@@ -118,19 +125,37 @@ def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[Mo
     problems = []
     for path in sorted(found):
         try:
-            yield ModuleVersions(path, _text(base[path]) if path in base else None, _text(found[path]))
+            before = _text(path, base[path]) if path in base else None
+            yield ModuleVersions(path, before, _text(path, found[path]))
         except (SyntaxError, ValueError, nesting.Unparsable) as error:
             problems.append(unreadable(path, error))
     raise_all(problems)
 
 
-def _text(data: bytes) -> str:
-    return line_feeds(nesting.decode(data)[0])
+def _text(path: str, data: bytes) -> str:
+    return line_feeds(path, text_in(path, data))
 
 
-def _data(tree: Tree, originals: Originals) -> Iterator[str]:
+def _is_new(path: str, tree: Tree) -> bool:
+    """Whether a file that came is a module, or data that a patch file can have."""
+    if MODULE.fullmatch(path):
+        return not path.startswith(COMPANIONS)
+    return not _BACKUP.search(path) and _is_text(path, tree)
+
+
+def _is_text(path: str, tree: Tree) -> bool:
+    """Whether a file is data that a patch file can have."""
+    if not DATA.fullmatch(path):
+        return False
+    try:
+        return CONTROL.search(text_in(path, content_of(tree, path) or b"")) is None
+    except nesting.Unparsable:
+        return False
+
+
+def _others(tree: Tree, originals: Originals) -> Iterator[str]:
     """Yield the files that changed and are no modules."""
-    for path in sorted(filter(_DATA.fullmatch, originals.paths)):
+    for path in sorted(filter(_OTHER.fullmatch, originals.paths)):
         with naming("cannot read", path):
             try:
                 size = (tree.root / path).stat().st_size

@@ -89,7 +89,7 @@ def unchanged(found: Capture) -> tuple[str, ...]:
         Failure: modules cannot be parsed.
     """
     same, problems = list[str](), list[Problem]()
-    for change in (one for one in found.changes if one.before is not None):
+    for change in (one for one in found.changes if one.before is not None and not one.is_data):
         before, after = change.before or "", change.after or ""
         try:
             same += [] if difference(before, after, before) else [change.path]

@@ -67,7 +67,7 @@ def imported(
             try:
                 changes = _changed(some, base)
             except Misfit as error:
-                hint = "" if squash else _needs_others(some[0], patches, base)
+                hint = ("" if squash else _needs_others(some[0], patches, base)) or _optional(some)
                 raise Failure(Problem(FAILED, some[0].name, f"{error}, in vLLM {base.name}", hint=hint)) from error
             made.append(_made(some, changes, base))
     raise_all(problems)
@@ -110,22 +110,22 @@ def of_bytes(
     base: PatchBase,
     left_out: Sequence[str] = (),
 ) -> Imported:
-    """Make a patch file of modules that were changed in place.
+    """Make a patch file of modules and data files that were changed in place.
 
     Args:
         name: the id of the overlay.
         subject: its subject.
-        changed: by module, what it is after the change; None if it is gone.
+        changed: by path, what each is after the change; None if it is gone.
         base: the vLLM that they were changed in.
         left_out: a sentence for each kind of files that are left out.
 
     Raises:
-        Failure: a module is no text, or no patch file makes the change.
+        Failure: one is no text, or no patch file makes the change.
     """
     changes = []
     for path, data in changed.items():
         before, after = text_of(base, path), None if data is None else decoded(path, data)
-        if before and after and "\r\n" not in before:
+        if before and after and "\r\n" not in before and path.endswith(".py"):
             after = after.replace("\r\n", "\n")
         changes.append(ModuleVersions(path, before, after))
     return _made([Carried(name, subject, "", (), None, "", (), tuple(left_out))], tuple(changes), base)
@@ -148,6 +148,11 @@ def _needs_others(patch: Carried, patches: Sequence[Carried], base: PatchBase) -
     except Misfit:
         return ""
     return "it builds on the patches before it: --squash makes one patch file of all" if before else ""
+
+
+def _optional(patches: Iterable[Carried]) -> str:
+    data = any(not change.path.endswith(".py") for patch in patches for change in patch.changes)
+    return "`--python-only` leaves data files out" if data else ""
 
 
 def _made(patches: Sequence[Carried], changes: tuple[ModuleVersions, ...], base: PatchBase) -> Imported:

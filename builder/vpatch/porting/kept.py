@@ -1,4 +1,4 @@
-"""Which changes of a diff an overlay can have: modules of vLLM. The rest is left out, or refused by name."""
+"""Which changes of a diff an overlay can have: modules and data files of vLLM. The rest is left out, or refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
-from vpatch.core.overlay import MODULE
+from vpatch.core.overlay import DATA, MODULE
 from vpatch.errors import Failure, Problem, raise_all
 from vpatch.porting.diffs import FileDiff, LineChange, LineHunk
 from vpatch.porting.paths import BESIDE, BUILT
@@ -26,24 +26,26 @@ class Fate(Enum):
     LEFT_OUT = "not part of an installed vLLM"
     BUILD = "part of vLLM's build, which an overlay cannot repeat"
     PACKAGE = "not part of vLLM"
-    DATA = "not Python, and vpatch cannot import other files yet"
+    DATA = "not Python"
+    OTHER = "a patch file cannot have it"
     ODD = "a change that no overlay can make"
 
 
 # What `python_only` does without.
-_OPTIONAL = (Fate.BUILD, Fate.PACKAGE, Fate.DATA)
+_OPTIONAL = (Fate.BUILD, Fate.PACKAGE, Fate.OTHER)
 
 
 def kept(files: Sequence[FileDiff], where: str, *, python_only: bool) -> tuple[tuple[LineChange, ...], tuple[str, ...]]:
     """Return the changes of a diff that an overlay can have, and a sentence for each kind of files that are left out.
 
-    A module that the diff has twice is one change, in the order of the diff. There is no change if the diff is only of
+    A file that the diff has twice is one change, in the order of the diff. There is no change if the diff is only of
     what no installed vLLM has, such as tests.
 
     Args:
         files: what the diff changes.
         where: the diff, for messages.
-        python_only: whether to leave out what no overlay can have, too, where no module that remains needs it.
+        python_only: whether to leave out data files, and what no overlay can have, where no module that remains needs
+            it.
 
     Raises:
         Failure: with a problem for each kind of files that are refused.
@@ -54,9 +56,11 @@ def kept(files: Sequence[FileDiff], where: str, *, python_only: bool) -> tuple[t
     foreign = by_fate[Fate.PACKAGE] and not by_fate[Fate.BUILD]
     if foreign and not any(file.path.startswith("vllm/") for file in files):
         raise Failure(Problem(FAILED, where, f"it changes no file below vllm/, only {_listed(files)}"))
+    optional, data = (*_OPTIONAL, *([Fate.DATA] if python_only else [])), [] if python_only else by_fate[Fate.DATA]
     raise_all(_refusals(by_fate, where, python_only=python_only))
-    left_out = (fate for fate in (Fate.LEFT_OUT, *_OPTIONAL) if by_fate[fate])
-    return _changes(by_fate[Fate.KEPT]), tuple(f"{_listed(by_fate[fate])}: {fate.value}" for fate in left_out)
+    left_out = (fate for fate in (Fate.LEFT_OUT, *optional) if by_fate[fate])
+    sentences = tuple(f"{_listed(by_fate[fate])}: {fate.value}" for fate in left_out)
+    return _changes([*by_fate[Fate.KEPT], *data]), sentences
 
 
 def fate_of(file: FileDiff) -> Fate:
@@ -73,17 +77,17 @@ def fate_of(file: FileDiff) -> Fate:
     if top != "vllm":
         return Fate.PACKAGE
     if not file.path.endswith(".py"):
-        return Fate.DATA
+        return Fate.DATA if DATA.fullmatch(file.path) else Fate.OTHER
     return Fate.KEPT if MODULE.fullmatch(file.path) else Fate.ODD
 
 
 def _refusals(by_fate: Mapping[Fate, Sequence[FileDiff]], where: str, *, python_only: bool) -> Iterator[Problem]:
     for file in by_fate[Fate.ODD]:
-        cause = f"{file.odd}; an overlay only changes and adds modules" if file.odd else "no module can have this name"
+        cause = f"{file.odd}; an overlay only changes and adds files" if file.odd else "no module can have this name"
         yield Problem(FAILED, where, f"line {file.line}: {file.path}: {cause}")
-    for fate in _OPTIONAL:
+    for fate in (*_OPTIONAL, Fate.DATA):
         files = by_fate[fate]
-        if files and not python_only:
+        if files and not python_only and fate in _OPTIONAL:
             cause = f"line {files[0].line}: {_listed(files)}: {fate.value}"
             yield Problem(FAILED, where, cause, hint="`--python-only` leaves it out")
         for file, name in _needed(files, by_fate[Fate.KEPT]) if python_only else ():

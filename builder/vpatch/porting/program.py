@@ -16,6 +16,20 @@ from vpatch.porting.align import is_text
 from vpatch.porting.imports import guarded, names_of, ordinary
 
 
+def text_in(path: str, data: bytes) -> str:
+    """Return the text of a module, or of a data file, which is UTF-8.
+
+    Raises:
+        SyntaxError, Unparsable, UnicodeDecodeError: the bytes are no text.
+    """
+    if path.endswith(".py"):
+        return nesting.decode(data)[0]
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise nesting.Unparsable("it is binary: no text in UTF-8") from error
+
+
 def difference(found: str, wanted: str, before: str = "") -> str:
     """Return the name of a definition in which two modules differ, or what else does; "" if they are one program.
 

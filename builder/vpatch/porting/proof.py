@@ -1,4 +1,4 @@
-"""Make a patch file of changed modules, and prove it on the vLLM that they come from."""
+"""Make a patch file of changed modules and data files, and prove it on the vLLM that they come from."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from tempfile import TemporaryDirectory
 
 from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed
+from vpatch.core.edits.data import written_data
 from vpatch.core.engine import Engine
 from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
-from vpatch.core.patch_file import FORMAT, ModuleChange, PatchFile, overlay_of, parse
+from vpatch.core.patch_file import CONTROL, FORMAT, ModuleChange, PatchFile, overlay_of, parse
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure
 from vpatch.porting.hunks import Unsayable, hunks_between
-from vpatch.porting.program import difference
+from vpatch.porting.program import difference, text_in
 from vpatch.tree.verify import compiles
 
 Read = Callable[[str], bytes | None]
@@ -28,11 +29,16 @@ class Unproven(ValueError):
 
 @dataclass(frozen=True)
 class ModuleVersions:
-    """A module before and after a change; None where it is not there."""
+    """A module, or a data file, before and after a change; None where it is not there."""
 
     path: str
     before: str | None
     after: str | None
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a data file, which a patch file has as a whole."""
+        return not self.path.endswith(".py")
 
 
 def patch_file(
@@ -60,7 +66,10 @@ def patch_file(
     parts, notes = [], []
     for change in changes:
         if change.after is None:
-            raise Unproven(f"{change.path}: it is deleted, and a patch file changes or adds modules")
+            raise Unproven(f"{change.path}: it is deleted, and a patch file changes or adds files")
+        if change.is_data:
+            parts += [_data(change, change.after)] if change.after != change.before else []
+            continue
         try:
             if change.before is None:
                 nesting.parse(change.after)
@@ -77,6 +86,12 @@ def patch_file(
         raise Unproven("nothing changes but comments, docstrings, layout or imports that go")
     patch = PatchFile({"Format": FORMAT, **head}, tuple(parts))
     return _proven(name, patch, changes, read, accepted), tuple(notes)
+
+
+def _data(change: ModuleVersions, after: str) -> ModuleChange:
+    if odd := CONTROL.search(after):
+        raise Unproven(f"{change.path}: it has the control character {odd[0]!r}, which a patch file cannot have")
+    return ModuleChange(change.path, new=change.before is None, text=written_data(change.before, after))
 
 
 def _added(text: str) -> str:
@@ -113,8 +128,9 @@ def _checked(
         raise Unproven(f"on the base it is {made.before[0].state} already: {made.before[0].because}")
     for change in changes:
         text, wanted, before = made.files.get(change.path), change.after or "", change.before or ""
-        found = nesting.decode(text)[0] if text else before
-        if odd := difference(found, wanted, before):
+        found = text_in(change.path, text) if text is not None else before
+        odd = found != wanted and "its text" if change.is_data else difference(found, wanted, before)
+        if odd:
             raise Unproven(f"{change.path}: the patch file makes another program of it: {odd}")
     hold_applied(engine, made, read)
     hold_merged(engine, {change.path: (change.after or "").encode() for change in changes}, read)
@@ -170,7 +186,7 @@ def _not_reverted(engine: Engine, read: Read) -> str:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         files = {file: data for file, data in seen.items() if data is not None and not is_folder(file)}
-        rows = "".join(f"{file},,\n" for file in files)
+        rows = "".join(f'"{file}",,\n' for file in files)
         info = {"vllm-0.dist-info/METADATA": b"Name: vllm\nVersion: 0\n", "vllm-0.dist-info/RECORD": rows.encode()}
         needed = {"vllm/__init__.py": b"", "vllm/config/__init__.py": b""}  # without them, it is no vLLM
         for file, data in {**needed, **info, **files}.items():
@@ -191,7 +207,8 @@ def _contents(root: Path) -> dict[str, bytes | None]:
 
 def _item(name: str, patch: PatchFile) -> Catalogued:
     try:
-        parse(str(patch).encode())  # what is written can be read
+        if parse(str(patch).encode()) != patch:  # a line of a new file is taken for the beginning of the next one
+            raise Malformed("it has a line that begins with `++`, which a patch file cannot have", 0)
         return Catalogued(name, overlay_of(patch), patch.head["Subject"])
     except (Malformed, ValueError) as error:
         raise Unproven(str(error)) from error

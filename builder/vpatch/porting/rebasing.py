@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from vpatch.core import nesting
 from vpatch.core.edits.address import Malformed, hunks
 from vpatch.core.engine import Engine
 from vpatch.core.judge import find
@@ -18,6 +17,7 @@ from vpatch.core.workspace import Workspace
 from vpatch.porting.bases import PatchBase, line_feeds, text_of
 from vpatch.porting.merging import Conflict, merged
 from vpatch.porting.moved import new_place
+from vpatch.porting.program import text_in
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
 from vpatch.porting.second_look import Shapes, keep, look
 
@@ -124,14 +124,17 @@ def _by_hunks(name: str, patch: PatchFile, target: PatchBase) -> Iterator[Module
 def _versions(patch: PatchFile, files: Mapping[str, bytes], read: PatchBase) -> Iterator[ModuleVersions]:
     for change in patch.changes:
         before = _text(read, change.path)
-        data = without_marks(files[change.path]) if change.path in files else None
-        after = before if data is None else line_feeds(nesting.decode(data)[0])
+        data = files.get(change.path)
+        if data is not None and change.is_data:
+            yield ModuleVersions(change.path, before, text_in(change.path, data))
+            continue
+        after = before if data is None else line_feeds(change.path, text_in(change.path, without_marks(data)))
         yield ModuleVersions(change.path, before, after.lstrip("\n") if change.new and after else after)
 
 
 def _text(read: PatchBase, path: str) -> str | None:
     text = text_of(read, path)
-    return None if text is None else line_feeds(text)
+    return None if text is None else line_feeds(path, text)
 
 
 def _loosened(name: str, patch: PatchFile, moved: PatchFile, base: PatchBase | None, target: PatchBase) -> PatchFile:
@@ -157,7 +160,7 @@ def _loosened(name: str, patch: PatchFile, moved: PatchFile, base: PatchBase | N
         return [(one.found, one.regions) for one in was] == [(one.found, one.regions) for one in wanted]
 
     def loosened(change: ModuleChange, path: str) -> ModuleChange:
-        if change.new:
+        if change.new or change.is_data:
             return replace(change, path=path)
         sections = filter(None, _SECTION.split(change.text))
         forms = (next((one for one in _forms(text) if fits(change, path, text, one)), text) for text in sections)

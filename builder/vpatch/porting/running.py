@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from vpatch.core.overlay import DATA
 from vpatch.errors import Failure, Problem, cause, naming, raise_all
 from vpatch.foreign import read_regular
 from vpatch.porting.bases import base_in
@@ -24,12 +25,12 @@ _BACKUP = re.compile(r"\.py(?:~|\.(?:orig|bak|old|save))$")  # as `sed -i.bak` a
 
 
 def of_command(command: str, tree: Tree, *, python_only: bool = False) -> Imported:
-    """Run a command in a copy of a vLLM, and make a patch file of the modules that it changes.
+    """Run a command in a copy of a vLLM, and make a patch file of the modules and data files that it changes.
 
     Args:
         command: what `sh -c` runs.
         tree: the vLLM, which must not change.
-        python_only: leave out other files that it changes.
+        python_only: leave out all but modules.
 
     Raises:
         Failure: the command fails, or changes nothing, or what no overlay can have, or `tree` itself.
@@ -49,15 +50,16 @@ def of_command(command: str, tree: Tree, *, python_only: bool = False) -> Import
             after = dict(contents(site, sorted(path.name for path in site.iterdir())))
     _check_untouched(tree, before, where)
     changed = {file: after.get(file) for file in sorted({*before, *after}) if before.get(file) != after.get(file)}
-    modules, others = _sorted(changed, tree.dist_info or "", before)
+    modules, others = _sorted(changed, tree.dist_info or "", before, python_only=python_only)
+    left_out = [*_sentences(others, Fate.DATA if python_only else Fate.OTHER)]
     if not python_only:
-        raise_all(Problem(FAILED, *one, hint="`--python-only` leaves it out") for one in _sentences(others))
+        raise_all(Problem(FAILED, *one, hint="`--python-only` leaves it out") for one in left_out)
     if not modules:
-        raise Failure(Problem(FAILED, where, "it changes no module in its copy of vLLM", hint=_about_paths(command)))
+        raise Failure(Problem(FAILED, where, "it changes no file of its copy of vLLM", hint=_about_paths(command)))
     script = _script(command, modules)
     name = name_of("", Path(script).stem.replace("_", " ")) or "changed"
-    left_out = [f"{files}: {why}" for files, why in _sentences(others)]
-    return of_bytes(name, f"The changes of {script}", {file: changed[file] for file in modules}, base, left_out)
+    sentences = [f"{files}: {why}" for files, why in left_out]
+    return of_bytes(name, f"The changes of {script}", {file: changed[file] for file in modules}, base, sentences)
 
 
 def _about_paths(command: str) -> str:
@@ -96,21 +98,23 @@ def _check_untouched(tree: Tree, before: Mapping[str, bytes], where: str) -> Non
             raise Failure(Problem(FAILED, where, problem, hint=hint))
 
 
-def _sorted(changed: Iterable[str], dist_info: str, before: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the changed modules of vLLM, and other changed files that matter."""
+def _sorted(
+    changed: Iterable[str], dist_info: str, before: Collection[str], *, python_only: bool
+) -> tuple[list[str], list[str]]:
+    """Return the changed files of vLLM that a patch file can have, and other changed files that matter."""
     modules, others = list[str](), list[str]()
     for file in changed:
-        if file.startswith("vllm/") and file.endswith(".py"):
-            modules.append(file)
-        elif not file.startswith(f"{dist_info}/") and not (_BACKUP.search(file) and file not in before):
-            others.append(file)
+        if file.startswith(f"{dist_info}/") or (_BACKUP.search(file) and file not in before):
+            continue
+        module = file.startswith("vllm/") and file.endswith(".py")
+        (modules if module or (DATA.fullmatch(file) and not python_only) else others).append(file)
     return modules, others
 
 
-def _sentences(others: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield files that are not modules, and why no overlay can have them."""
+def _sentences(others: Sequence[str], of_vllm: Fate) -> Iterator[tuple[str, str]]:
+    """Yield the files that are left out, and why; `of_vllm` says it of those in vLLM."""
     inside, beside = ([file for file in others if file.startswith("vllm/") is wanted] for wanted in (True, False))
-    for files, fate in ((inside, Fate.DATA), (beside, Fate.PACKAGE)):
+    for files, fate in ((inside, of_vllm), (beside, Fate.PACKAGE)):
         if files:
             more = f" and {len(files) - 3} more" if len(files) > 3 else ""
             yield ", ".join(files[:3]) + more, str(fate.value)

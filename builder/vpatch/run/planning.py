@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vpatch.api import inapplicable
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import overlays_of
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import raise_all
+from vpatch.errors import Problem, raise_all
 from vpatch.guest.vpatch_receipt import release_of
 from vpatch.manifest import sha256
 from vpatch.run.content import Content
@@ -25,17 +25,17 @@ def plan(tree: Tree, selection: Selection) -> Content:
 
     Raises:
         UnknownName: there is no such overlay.
-        Failure: an overlay does not fit, or one that was named is not applicable.
+        Failure: an overlay does not fit, or changes a data file, or one that was named is not applicable.
     """
     seen = Reads(tree)
     installed = known_in(tree, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
     found = Engine(chosen).plan(seen.read)
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
-    raise_all(problems)
+    raise_all([*problems, *_unserved(found.files)])
     applied = _applied(seen, installed)
     files = {**applied, **found.files}
-    overlays = sorted({name for data in files.values() for name in marks_in(data)})
+    overlays = sorted(set().union(*overlays_of(files).values()))
     kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
     # From the bytes that the plan has read: what is read later may be those of another release.
     replaced = {file: sha256(old) for file in sorted(found.files) if (old := seen.read(file)) is not None}
@@ -48,4 +48,13 @@ def plan(tree: Tree, selection: Selection) -> Content:
 def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:
     """Return the files that `vpatch apply` changed or added before, by any overlay."""
     read = ((file, seen.read(file)) for file in sorted({file for item in installed for file in item.overlay.files}))
-    return {file: data for file, data in read if data is not None and any(marks_in(data))}
+    files = {file: data for file, data in read if data is not None}
+    return {file: files[file] for file, overlays in overlays_of(files).items() if overlays}
+
+
+def _unserved(files: Iterable[str]) -> Iterator[Problem]:
+    """Yield the data files: modules look for them beside their real path, and a farm has links to these."""
+    for file in files:
+        if not file.endswith(".py"):
+            cause = "an overlay changes this data file, which vLLM would read from the installed package"
+            yield Problem("cannot run", file, cause, hint="`vpatch apply` changes it in place")

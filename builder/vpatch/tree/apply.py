@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import marks_in, overlays_of
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State, Verdict
 from vpatch.errors import Code, Failure, Problem, raise_all
@@ -158,7 +158,7 @@ def prepare(
         kept = {file: now for file, (now, original) in present.items() if now is not None and now != original}
         desired = {**kept, **changeset.files}
     # For people: which overlays are in which files.
-    marked = {file: set(marks_in(data)) for file, data in desired.items()}
+    marked = overlays_of(desired)
     overlays = sorted(set().union(*marked.values()))
     patches = {item.id: item.patch for item in known if item.id in overlays and item.patch is not None}
     pins = {name: {"sha256": sha256(data)} for name, data in patches.items()}

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vpatch import manifest
-from vpatch.core.marks import begins_marked, marks_in
+from vpatch.core.marks import begins_marked, data_marked, marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, collecting, naming, raise_all
 from vpatch.foreign import parse_json, read_regular
@@ -38,7 +38,7 @@ class _Found:
     """What git has of a checkout, what is in its files, and what vpatch noted in the repository."""
 
     blobs: Mapping[str, str]  # the ids of the files below `vllm/` in the commit that is checked out
-    marked: tuple[str, ...]  # the Python files below `vllm/` that carry marks
+    marked: tuple[str, ...]  # the Python files below `vllm/` that carry marks, and the data files that these mark
     staged: tuple[str, ...]  # the files that a killed run staged
     written: Mapping[str, Sequence[str]]  # hashes of what vpatch wrote: they tell users' edits apart
 
@@ -93,7 +93,9 @@ class Checkout:
         files = list(_files(self.tree.root))
         modules = (file for file in files if file.endswith(".py"))
         marked = tuple(file for file in modules if b"vpatch" in (now := self._now(file)) and marks_in(now))
-        return _Found(blobs, marked, tuple(name for name in files if name.endswith(STAGED)), written)
+        data = tuple(one for file in marked if is_companion(file) for one in data_marked(self._now(file)))
+        staged = tuple(name for name in files if name.endswith(STAGED))
+        return _Found(blobs, (*marked, *data), staged, written)
 
     def _now(self, file: str) -> bytes:
         """Return the content of a file that may be anything; empty if it is no file that vpatch could have written."""
@@ -157,7 +159,7 @@ class Checkout:
         now, committed, adds = self.read(file), self.committed(file), self._adds(file)
         if committed is None and not adds:
             yield Problem("unknown file", file, "git does not have it: there would be nothing to revert to")
-        elif now != committed and not marks_in(now or b"") and not (now is None and adds):
+        elif now != committed and not self._wrote(file) and not (now is None and adds):
             yield Problem("dirty file", file, self._why_dirty(file))
         elif file in edited:
             yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")
@@ -165,7 +167,12 @@ class Checkout:
     def _adds(self, file: str) -> bool:
         """Whether vpatch adds the file, or has added it."""
         now = self.read(file)
-        return is_companion(file) or (self.committed(file) is None and (now is None or begins_marked(now)))
+        added = now is None or (begins_marked(now) if file.endswith(".py") else self._wrote(file))
+        return is_companion(file) or (self.committed(file) is None and added)
+
+    def _wrote(self, file: str) -> bool:
+        """Whether vpatch wrote a file that differs from the commit: it has marks, or is a data file that is noted."""
+        return bool(marks_in(self.read(file) or b"")) or (not file.endswith(".py") and file in self.found.written)
 
     def _why_dirty(self, file: str) -> str:
         with _naming(self.tree.root):
@@ -184,7 +191,7 @@ class Checkout:
     def _is_tidy(self) -> bool:
         """Whether no killed run left anything, an empty folder of added files included."""
         folders = [self.tree.root / one for one in self._own_folders(self.found.written)]
-        return not self.found.staged and not any(one.is_dir() and not any(one.rglob("*.py")) for one in folders)
+        return not self.found.staged and not any(one.is_dir() and not _holds_files(one) for one in folders)
 
     def _own_folders(self, files: Iterable[str]) -> list[str]:
         """List the outermost folders of files in which git has nothing, and that of companions.
@@ -217,7 +224,7 @@ class Checkout:
         ours = {
             file: before.get(file, []) if file in edited else [sha256(new)]
             for file, new in wanted.items()
-            if new is not None and marks_in(new)
+            if new is not None and (marks_in(new) or (not file.endswith(".py") and new != self.committed(file)))
         }
         with Folders(self.tree.root) as folders:
             folders.discard(self.found.staged)
@@ -233,7 +240,8 @@ class Checkout:
                     git.discard([disk.waiting(self._ledger.name)])
                 raise
             # A module must never import one that is not there yet, or no longer.
-            for file in sorted(todo, key=lambda file: (todo[file] is None, not self._adds(file), file)):
+            # Companions are there before what they mark, and after it.
+            for file in sorted(todo, key=partial(self._turn, todo)):
                 with naming("cannot write", file, LATER):
                     folders.remove(file) if todo[file] is None else folders.put(file)
                     folders.remove_bytecode(bytecode.twins(folders.root / file))
@@ -242,6 +250,10 @@ class Checkout:
                 with naming("cannot tidy up", folder, LATER):
                     folders.prune(folder)
             self._note(ours)
+
+    def _turn(self, todo: Mapping[str, bytes | None], file: str) -> tuple[bool, bool, bool, str]:
+        goes = todo[file] is None
+        return goes, not self._adds(file), goes is is_companion(file), file
 
     def _stage(self, folders: Folders, todo: Mapping[str, bytes | None], made: list[str], own: Iterable[str]) -> None:
         problems: list[Problem] = []
@@ -260,6 +272,11 @@ class Checkout:
             with naming("cannot tidy up", folder):
                 problems += guard.refusals(folders, guard.emptied(folders, folder, gone, todo.keys() - gone))
         raise_all(dict.fromkeys(problems))
+
+
+def _holds_files(folder: Path) -> bool:
+    """Whether a folder has more than bytecode in it."""
+    return any(path.is_file() and path.suffix != ".pyc" for path in folder.rglob("*"))
 
 
 def _files(root: Path) -> Iterator[str]:

@@ -64,12 +64,14 @@ class _Transaction:
 
     def carry_out(self) -> None:
         # New modules come first: a changed module must never import one that is not there yet.
+        # Companions are there before what they mark, and after it.
         added = {path: content for path, content in self.steps.files.items() if path in self.steps.added}
+        companions = {path: content for path, content in added.items() if backup.is_companion(path)}
         modules = {path: content for path, content in self.steps.files.items() if path not in added}
         with self.staged(({**added, **modules, **self.steps.lists}, self.steps.originals)):
-            for group in (self.steps.originals, added, modules):
+            for group in (self.steps.originals, companions, [one for one in added if one not in companions], modules):
                 self.put(group)
-            for path in self.steps.removed:
+            for path in sorted(self.steps.removed, key=backup.is_companion):
                 with naming("cannot remove", path, LATER):
                     self.folders.remove(path)
             self.sync(self.steps.removed)

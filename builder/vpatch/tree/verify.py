@@ -125,8 +125,8 @@ def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
-    """List why a module does not compile with this Python, or that it is too large to."""
-    why = bytecode.refusal(data, file)
+    """List why a module does not compile with this Python, or that it is too large to; a data file need not."""
+    why = bytecode.refusal(data, file) if file.endswith(".py") else ""
     return [_problem("syntax", file, why)] if why else []
 
 

@@ -184,7 +184,7 @@ class _Decision:
         """Whether vpatch adds the file, or has added it, also if that is known from RECORD alone."""
         if backup.is_companion(path) or path in self.kept.added:
             return True
-        if path in self.kept.paths or now not in (None, want) or not begins_marked(want or b""):
+        if path in self.kept.paths or not (now is None or (now == want and begins_marked(now))):
             return False
         return self.installed is None or self.installed.row(path) is None
 

@@ -130,7 +130,8 @@ def _inserted(
 
 
 def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
-    if name.startswith(COMPANIONS) or (module := files.understood(name)) is None:
+    code = name.endswith(".py") and not name.startswith(COMPANIONS)
+    if not code or (module := files.understood(name)) is None:
         return None
     changed: set[ast.AST] = set()
     imported: dict[str, set[ast.AST]] = {}
