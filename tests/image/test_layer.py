@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from vpatch.core.catalogue import of_patch_file
+from vpatch.core.edits.data import AddData
 from vpatch.core.engine import Engine
 from vpatch.core.sources import PatchBytes
 from vpatch.image.config import LABEL, Base
@@ -20,6 +21,7 @@ from vpatch.image.patch import Layer, label_of, make_layer, patch
 from vpatch.manifest import sha256
 
 from tests.conftest import Trees
+from tests.snippets import overlay
 from tests.test_project import ID, PATCH
 
 FOLDER = Entry("srv", Kind.FOLDER, 0o2755, 7, 8, 5)
@@ -82,6 +84,20 @@ class Folder(Files):
 
     def names(self, folder: str) -> tuple[str, ...]:
         return tuple(sorted(path.name for path in (self.top / folder).glob("*")))
+
+
+def test_the_label_has_the_data_files_of_an_overlay(slim: Trees) -> None:
+    tree, data = slim("0.20.2"), AddData("vllm/platforms/new.json", "{}", "")
+    base = Base("me/vllm", "sha256:0", {"architecture": "amd64", "os": "linux"})
+    engine = Engine([overlay(data.companion, data, name="mine")])
+
+    _, layer = patch(Folder(tree.parent), Place(tree.name, "vllm-0.20.2.dist-info"), base, engine)
+
+    assert layer is not None
+    label = label_of(Base("me/vllm", "", {"config": {"Labels": {LABEL: layer.provenance}}}))
+    assert label.overlays[0]["files"] == sorted([data.companion.file, data.file])
+    assert label.modules == (data.companion.file.removesuffix(".py").replace("/", "."),)
+    assert f"{tree.name}/{data.file}" in layer.files
 
 
 def test_the_label_has_the_hash_of_a_patch_file(slim: Trees) -> None:

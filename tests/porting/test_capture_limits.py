@@ -15,6 +15,10 @@ from tests.porting.installed import HAND, LEFT, Capture, copied, edit, prioritiz
 from tests.releases import tree_of
 from tests.wheels import packed
 
+NOTHING = "Nothing to capture: every module is as it was installed."
+NOT_CAPTURED = (
+    "it changed, and is not captured: it is no text that a patch file can have, or its original is not at hand"
+)
 JSON = SHAPE | {"written": (str, type(None)), "added": [str], "missing": [str], "unchanged": [str]}
 
 
@@ -110,6 +114,7 @@ def test_modules_that_went(capture: Capture, tree: Path, tmp_path: Path, offline
 
     assert ran.code == 1
     assert [line.split() for line in ran.out.splitlines()] == [
+        ["vllm/extra.json", "added"],
         ["vllm/extra.py", "added"],
         [LEFT, "missing"],
         ["vllm/v1/extra/__init__.py", "added"],
@@ -121,23 +126,53 @@ def test_modules_that_went(capture: Capture, tree: Path, tmp_path: Path, offline
     assert not (tmp_path / "patches").exists()
 
 
-def test_data_is_named(capture: Capture, tree: Path) -> None:
-    """Files of RECORD that are no modules, and are there."""
-    data = {"vllm/small.json": b"{}\n", "vllm/same.json": b"[]\n", "vllm/_C.abi3.so": b"\0" * (17 << 20)}
+def with_data(tree: Path) -> None:
+    """Let a vLLM have data, which RECORD lists."""
+    data = {"vllm/small.json": b"{}", "vllm/same.json": b"[]\n", "vllm/_C.abi3.so": b"\0" * (17 << 20)}
     record = tree / INFO / "RECORD"
     rows = revise(parse(record.read_bytes()), {path: entry(path, content) for path, content in data.items()})
     rewrite(record, rows.serialize())
     for path, content in data.items():
         rewrite(tree / path, content)
-    assert capture(tree, pristine=False).code == 0
 
-    rewrite(tree / "vllm/small.json", b"[]\n")
-    rewrite(tree / "vllm/_C.abi3.so", b"\0" * (18 << 20))
-    ran = capture(tree, "--json", pristine=False)
 
-    assert ran.code == 0
-    said = "it changed and is no module, so it is not captured"
-    assert ran.json["notes"] == [f"vllm/_C.abi3.so: {said}", f"vllm/small.json: {said}"]
+def test_data_is_captured(capture: Capture, tree: Path, tmp_path: Path, vpatch: Program) -> None:
+    """Text that changed or came, with the original at hand. What is binary is named."""
+    with_data(tree)
+    before = copied("0.20.2", tmp_path / "before")
+    with_data(before)
+    assert capture(tree, "--pristine", before, pristine=False).err.splitlines()[-1].startswith("Nothing to capture")
+
+    new = {
+        "vllm/small.json": b"[1]",
+        "vllm/E=1,N=[2].json": b"{}\n",
+        "vllm/small.json.bak": b"{}",
+        "vllm/new.bin": b"\xff",
+    }
+    for path, data in {**new, "vllm/_C.abi3.so": b"\0" * (18 << 20)}.items():
+        rewrite(tree / path, data)
+    ran = capture(tree, "--json", "--pristine", before, pristine=False)
+
+    assert ran.code == 0, ran.out
+    assert (ran.json["changed"], ran.json["added"]) == (["vllm/small.json"], ["vllm/E=1,N=[2].json"])
+    assert ran.json["notes"] == [f"vllm/_C.abi3.so: {NOT_CAPTURED}"]
+    options = ("--patches", tmp_path / "patches", "--overlay", "captured")
+    assert vpatch("apply", *options, before).code == 0
+    assert (before / "vllm/small.json").read_bytes() == b"[1]"
+    assert capture(before, "--name", "again", pristine=False).err.splitlines()[-1] == NOTHING
+
+
+def test_data_whose_original_is_not_at_hand(capture: Capture, tree: Path) -> None:
+    """As where `vpatch fetch` wrote the modules, and RECORD."""
+    with_data(tree)
+    fetched = copied("0.20.2", tree.parent / "fetched")
+    rewrite(fetched / INFO / "RECORD", (tree / INFO / "RECORD").read_bytes())
+    assert capture(tree, "--pristine", fetched, pristine=False).err.splitlines()[1:] == [NOTHING]
+
+    rewrite(tree / "vllm/small.json", b"[1]")
+    ran = capture(tree, "--pristine", fetched, pristine=False)
+
+    assert ran.err.splitlines()[1:] == [f"note: vllm/small.json: {NOT_CAPTURED}", NOTHING]
 
 
 def test_what_no_patch_file_does(capture: Capture, tree: Path, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from vpatch.guest.record import entry, parse, revise
+from vpatch.manifest import sha256
 
 from tests.conftest import Program, Trees, contents_of, unchanged
 from tests.porting.installed import rewrite
-from tests.porting.making import ADDED, FILE, OTHER, diff, git_diff, text_of
+from tests.porting.making import ADDED, FILE, OTHER, diff, git_diff, text_of, write
 
 MAIL = """\
 From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001
@@ -245,3 +247,70 @@ def test_the_base_is_the_newest_release_that_every_hunk_fits(here: Path, pristin
     refused = vpatch("import", "fix.diff", "--force")
     assert refused.code == 1
     assert "it fits no release" in refused.err
+
+
+RECORD = "vllm-0.20.2.dist-info/RECORD"
+TABLE, TEMPLATE = "vllm/model_executor/layers/configs/E=8,N=[1,2],device_name=(A).json", "vllm/tool/chat.jinja"
+
+
+@pytest.fixture
+def with_data(here: Path, slim: Trees, pristine: Trees) -> Path:
+    """A vLLM of few files, with a template, which RECORD lists."""
+    tree = shutil.copytree(slim("0.20.2"), here / "small", copy_function=shutil.copyfile)
+    shutil.copyfile(pristine("0.20.2") / FILE, tree / FILE)
+    rows = revise(parse((tree / RECORD).read_bytes()), {TEMPLATE: entry(TEMPLATE, b"{% if a %}\nb\n")})
+    rewrite(tree / RECORD, rows.serialize())
+    (tree / TEMPLATE).parent.mkdir()
+    (tree / TEMPLATE).write_text("{% if a %}\nb\n")
+    return tree
+
+
+def test_a_diff_that_changes_data(here: Path, with_data: Path, vpatch: Program) -> None:
+    """A template changes, a table comes in a new folder, without a newline at its end."""
+    tree, before = with_data, contents_of(with_data)
+    old = {TEMPLATE: text_of(tree, TEMPLATE), FILE: text_of(tree)}
+    new = {TEMPLATE: "{% if a %}\n\n++b\n", TABLE: '{"1": 2}', FILE: old[FILE].replace(*ADDED, 1)}
+    (here / "tables.patch").write_text(git_diff(here / "work", old, new))
+
+    made = vpatch("import", "tables.patch", "--base", tree)
+
+    assert made.code == 0, made.err
+    assert made.out.splitlines()[:3] == [
+        "patches/tables.vpatch  3 changes in 3 files, for 0.20.2",
+        f"  adds {TABLE}, 1 line",
+        f"  replaces {TEMPLATE}, 3 lines",
+    ]
+    assert (
+        (here / "patches/tables.vpatch")
+        .read_text()
+        .endswith(
+            f'+++ {TABLE}\n+{{"1": 2}}\n\\ No newline at end of file\n'
+            f"--- {TEMPLATE}\n@@ sha256 {sha256(old[TEMPLATE].encode())}\n+{{% if a %}}\n+\n+++b\n"
+        )
+    )
+    options = ("--patches", "patches", "--overlay", "tables", tree)
+    assert "tables  pending" in vpatch("status", *options).out
+    assert "+++b" in vpatch("diff", *options).out
+    applied = vpatch("apply", "--json", *options).json
+    assert TABLE in applied["added"]
+    assert TEMPLATE in applied["changed"]
+    assert ((tree / TABLE).read_text(), (tree / TEMPLATE).read_text()) == (new[TABLE], new[TEMPLATE])
+    assert "Nothing to do" in vpatch("apply", *options).err
+    assert vpatch("verify", *options).code == 0
+    shown = vpatch("show", "--patches", "patches", "tables", tree).out
+    assert f"  adds {TABLE}, 1 line\n" in shown
+    assert f"--- a/{TEMPLATE}\n" in shown
+    rewrite(tree / TEMPLATE, b"mine")
+    assert "edited after vpatch" in vpatch("revert", tree).err
+    assert "tables  drifted" in vpatch("status", *options).out
+    assert vpatch("verify", *options).code == 1
+    rewrite(tree / TEMPLATE, new[TEMPLATE].encode())
+    assert vpatch("revert", tree).code == 0
+    assert contents_of(tree) == before
+
+    write(tree, {TABLE: new[TABLE]})
+    for path in (TEMPLATE, FILE):
+        rewrite(tree / path, new[path].encode())
+    assert "tables  merged" in vpatch("status", *options).out
+    with unchanged(tree):
+        assert vpatch("apply", *options).code == 0

@@ -276,3 +276,47 @@ def test_a_new_module_comes_with_a_draft(place: str) -> None:
 
     assert made is not None, stopped
     assert [change.path for change in made.patch.changes] == [extra, place]
+
+
+TABLE = "vllm/p/table.json"
+ROWS = '{\n"a": 1,\n"b": 2,\n"c": 3,\n"d": 4,\n"e": 5\n}'
+
+
+def with_table(before: str | None, after: str) -> tuple[PatchFile, PatchBase]:
+    """Return a patch file of a module and a data file, and the vLLM that it is for."""
+    base = vllm("1", {FILE: BASE} | ({} if before is None else {TABLE: before}))
+    changes = (ModuleVersions(FILE, BASE, CHECKED), ModuleVersions(TABLE, before, after))
+    return patch_file("fix", {"Subject": "A fix", "Base": "1"}, changes, base.read)[0], base
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [(ROWS, ROWS.replace("1", "9")), (ROWS.replace("5", "6"), ROWS.replace("1", "9").replace("5", "6"))],
+)
+def test_a_data_file_is_merged_by_lines(now: str, wanted: str) -> None:
+    patch, base = with_table(ROWS, ROWS.replace("1", "9"))
+    module = BASE.replace("c = three(b)", "c = tri(b)").replace("    return c", "    return c + 1")
+
+    made, stopped = drafted(patch, target := vllm("2", {FILE: module, TABLE: now}), base)
+
+    assert made is not None, stopped
+    assert result(made.patch, target, TABLE) == wanted
+
+
+def test_a_data_file_that_upstream_made_otherwise() -> None:
+    patch, base = with_table(ROWS, ROWS.replace("1", "9"))
+
+    made, stopped = drafted(patch, vllm("2", {FILE: BASE, TABLE: ROWS.replace("1", "8")}), base)
+
+    assert made is None
+    assert f"{TABLE}: both sides changed line 2" in str(stopped[-1])
+
+
+def test_a_data_file_that_upstream_has_is_left_out() -> None:
+    patch, base = with_table(None, ROWS)
+
+    made, stopped = drafted(patch, vllm("2", {FILE: BASE, TABLE: ROWS}), base)
+
+    assert made is not None, stopped
+    assert [change.path for change in made.patch.changes] == [FILE]
+    assert f"{TABLE}: left out: vLLM 2 has it" in made.notes

@@ -100,6 +100,7 @@ BAD = {
     "writes no text": (f"printf 'x = \"\\377\"\\n' >> {FILE}", f"cannot import: {FILE}: "),
     "binary data": (f"{SED}; printf '\\377' > vllm/data.json", "vllm/data.json: it is binary: no text in UTF-8"),
     "CRLF in data": (f"{SED}; printf '[]\\r\\n' > vllm/data.json", "vllm/data.json: it has the control character"),
+    "a line of another meaning": (f"{SED}; echo '++ a' > vllm/data.json", "vllm/data.json: it has the line `++ a`"),
     "hidden data": (f"{SED}; touch vllm/.data", "vllm/.data: a patch file cannot have it"),
     "adds beside": (f"{SED}; echo > more.pth", "more.pth: not part of vLLM; `--python-only` leaves it out"),
     "deletes all": ('rm -r "$VLLM_SITE_PACKAGES"', "cannot read the copy of vLLM: "),

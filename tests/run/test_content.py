@@ -13,6 +13,7 @@ import pytest
 import vpatch.run.planning
 from vpatch import AddFile
 from vpatch.core.catalogue import Selection, discover
+from vpatch.core.edits.data import AddData
 from vpatch.errors import Failure
 from vpatch.run.content import Content
 from vpatch.run.launch import planned
@@ -84,6 +85,23 @@ def test_new_modules_beside_upstreams_and_in_a_new_folder(
     apply(SitePackages(locate(installed.root)), [item])
     after = vpatch.run.planning.plan(locate(installed.root), Selection())
     assert (after.digest, after.files) == (content.digest, {})
+
+
+def test_data_files_are_served_only_where_they_were_applied(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM looks for them beside the real path of its modules, to which a farm has links."""
+    data = AddData("vllm/engine/E=8,N=[1].json", "{}", "")
+    item = overlay(data.companion, data, name="mine")
+    monkeypatch.setattr(vpatch.run.planning, "discover", lambda: (item,))
+
+    with pytest.raises(Failure, match=r"cannot run: vllm/engine/E=8,N=\[1\]\.json: an overlay changes this data file"):
+        vpatch.run.planning.plan(locate(installed.root), Selection())
+
+    apply(SitePackages(locate(installed.root)), [item])
+    content = vpatch.run.planning.plan(locate(installed.root), Selection())
+    assert (content.files, content.overlays) == ({}, ("mine",))
+    assert content.applied.keys() == {data.file, data.companion.file}
 
 
 def test_a_vllm_that_is_upgraded_between_plan_and_farm_is_noticed(installed: Installed) -> None:

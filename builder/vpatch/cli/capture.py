@@ -164,9 +164,8 @@ def _found(tree: Tree, original: Tree | None, target: Target) -> tuple[Capture, 
         hint = f"`vpatch fetch V DIR`, then {target.command('capture', '--pristine', 'DIR')}"
         raise Failure(Problem(FAILED, str(tree.root), "it has no RECORD, as an editable install", hint=hint))
     found = capture(tree, originals)
-    left_out = (
-        f"{path}: it changed and is no text that a patch file can have, so it is not captured" for path in found.data
-    )
+    why = "it changed, and is not captured: it is no text that a patch file can have, or its original is not at hand"
+    left_out = (f"{path}: {why}" for path in found.data)
     return found, [*notes, *found.notes, *left_out]
 
 

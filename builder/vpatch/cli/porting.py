@@ -175,7 +175,7 @@ class Asked:
         repository: the folder of a repository, of which the one source is a range.
         script: a command to run.
         squash: whether to make one patch file of all.
-        python_only: whether to leave out other files.
+        python_only: whether to leave out all but modules.
     """
 
     sources: tuple[str, ...]

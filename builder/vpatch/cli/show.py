@@ -129,7 +129,7 @@ def diffs(part: PartChange) -> dict[str, list[str]]:
 def added(part: PartChange) -> dict[str, str]:
     """Return the files that a part adds, each with its number of lines in words."""
     added = {file: new for file, (old, new) in part.files.items() if old is None}
-    return {file: counted(new.count(b"\n"), "line") for file, new in added.items()}
+    return {file: counted(len(new.splitlines()), "line") for file, new in added.items()}
 
 
 def _as_object(pair: tuple[str, list[str]]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def line_feeds(path: str, text: str) -> str:
-    """Return the text of a module with lines that end with line feeds alone, as Python reads them; else as it is."""
+    """Return the text of a module with lines that end with line feeds alone, as Python reads them; else unchanged."""
     return re.sub(r"\r\n?", "\n", text) if path.endswith(".py") else text
 
 

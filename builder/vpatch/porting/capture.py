@@ -35,10 +35,11 @@ class Capture:
 
     Attributes:
         changes: the modules that changed, even if they are still the same program, the data files that changed, and
-            those that came.
+            both kinds that came.
         base: the bytes of what changed, before.
         missing: the modules that went.
-        data: the files that changed and that no patch file can have; those above 16 MiB are compared by their sizes.
+        data: the files that changed and that no patch file can have, or whose originals are not at hand; those above
+            16 MiB are compared by their sizes.
         notes: which changes were made on top of overlays.
     """
 
@@ -74,6 +75,7 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     found = {path: data for path, data in (now | ours).items() if not originals.has(path, data)}
     kept = {path: data for path, data in patched.items() if path in found and originals.has(path, data)}
     base = {**kept, **originals.read(sorted(found.keys() - kept.keys()))}
+    found = {path: data for path, data in found.items() if path in base}  # data that no folder of originals has
     edited = {path: base[path] for path in sorted(found) if path in patched and path not in ours}
     on_top, notes = _overlaid(store, edited) if edited else ({}, [])
     # What is captured on top of overlays is not theirs.
@@ -90,7 +92,7 @@ def capture(tree: Tree, originals: Originals) -> Capture:
         changes=tuple(_texts(base, found | came)),
         base=base,
         missing=tuple(path for path in listed if path not in now),
-        data=tuple(path for path in others if path not in texts),
+        data=tuple(path for path in others if path not in texts or path not in {*base, *ours}),
         notes=tuple(notes),
     )
 

@@ -88,22 +88,31 @@ def installed(tree: Tree) -> Record | None:
 
 @dataclass(frozen=True)
 class ByFolder:
-    """The files of a vLLM in a folder, to which nothing was done."""
+    """The files of a vLLM in a folder, to which nothing was done.
+
+    `vpatch fetch` writes modules alone. Of other files, RECORD has the hashes.
+    """
 
     tree: Tree
 
     @cached_property
+    def _rows(self) -> Record:
+        return record.present(self.tree, self.tree.read) or Record(())
+
+    @cached_property
     def paths(self) -> Collection[str]:
-        """The files below `vllm/`."""
-        return tuple(files_below(self.tree))
+        """The files below `vllm/`, and what RECORD lists beside the modules."""
+        return {*files_below(self.tree), *(row.path for row in self._rows.rows if not row.path.endswith(".py"))}
 
     def size(self, path: str) -> int:
         """Return the size of a file."""
-        return (self.tree.root / path).stat().st_size
+        file = self.tree.root / path
+        return file.stat().st_size if file.is_file() else ByRecord(self._rows, self.read).size(path)
 
     def has(self, path: str, content: bytes) -> bool:
         """Whether a file has these bytes."""
-        return content_of(self.tree, path) == content
+        known = content_of(self.tree, path)
+        return ByRecord(self._rows, self.read).has(path, content) if known is None else known == content
 
     def read(self, paths: Collection[str]) -> Mapping[str, bytes]:
         """Read files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from vpatch.errors import Failure
 from vpatch.porting.hunks import Unsayable, hunks_between
 from vpatch.porting.program import difference, text_in
 from vpatch.tree.verify import compiles
+from vpatch.wrapping import shortened
 
 Read = Callable[[str], bytes | None]
 
@@ -91,6 +93,8 @@ def patch_file(
 def _data(change: ModuleVersions, after: str) -> ModuleChange:
     if odd := CONTROL.search(after):
         raise Unproven(f"{change.path}: it has the control character {odd[0]!r}, which a patch file cannot have")
+    if odd := re.search(r"^\+\+(?: .*)?$", after, re.MULTILINE):  # with a + before it, the beginning of the next file
+        raise Unproven(f"{change.path}: it has the line `{shortened(odd[0], 60)}`, which a patch file cannot have")
     return ModuleChange(change.path, new=change.before is None, text=written_data(change.before, after))
 
 
@@ -129,8 +133,7 @@ def _checked(
     for change in changes:
         text, wanted, before = made.files.get(change.path), change.after or "", change.before or ""
         found = text_in(change.path, text) if text is not None else before
-        odd = found != wanted and "its text" if change.is_data else difference(found, wanted, before)
-        if odd:
+        if odd := "its text" * (found != wanted) if change.is_data else difference(found, wanted, before):
             raise Unproven(f"{change.path}: the patch file makes another program of it: {odd}")
     hold_applied(engine, made, read)
     hold_merged(engine, {change.path: (change.after or "").encode() for change in changes}, read)
@@ -207,8 +210,7 @@ def _contents(root: Path) -> dict[str, bytes | None]:
 
 def _item(name: str, patch: PatchFile) -> Catalogued:
     try:
-        if parse(str(patch).encode()) != patch:  # a line of a new file is taken for the beginning of the next one
-            raise Malformed("it has a line that begins with `++`, which a patch file cannot have", 0)
+        parse(str(patch).encode())  # what is written can be read
         return Catalogued(name, overlay_of(patch), patch.head["Subject"])
     except (Malformed, ValueError) as error:
         raise Unproven(str(error)) from error

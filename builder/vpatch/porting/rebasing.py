@@ -196,9 +196,9 @@ def _by_lines(
         path = places.get(change.path, change.path)
         now = _text(target, path)
         if change.before is None:
-            if now is not None:
+            if now not in (None, change.after):
                 raise Stopped(f"{path} is there already")
-            yield ModuleVersions(path, None, change.after)
+            yield ModuleVersions(path, now, change.after)
         elif now is None:
             raise Stopped(f"{path} is not there")
         else:

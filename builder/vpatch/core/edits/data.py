@@ -8,7 +8,7 @@ replaced, the hash of its old content:
     +{"1": 2}
     \\ No newline at end of file
 
-No mark fits in such a file. So each has a companion, whose only line has the file's path and hash.
+No mark fits in these files. So each has a companion, whose only line has the file's path and hash.
 """
 
 from __future__ import annotations
