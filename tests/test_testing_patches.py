@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -107,9 +107,9 @@ def test_the_patches_of_the_project(here: Path) -> None:
     assert (code, len(cases)) == (0, 4), out
 
 
-def problem(case: int = 0) -> str:
-    """Return what is wrong with a case of the right patch, without a run of pytest."""
-    (mark,) = testing.patches("patches/right.vpatch").pytestmark  # type: ignore[attr-defined]
+def problem(case: int = 0, name: str = "right") -> str:
+    """Return what is wrong with a case of a patch, without a run of pytest."""
+    (mark,) = testing.patches(f"patches/{name}.vpatch").pytestmark  # type: ignore[attr-defined]
     return str(mark.args[1][case].problem())
 
 
@@ -131,6 +131,17 @@ def test_what_a_pending_patch_must_do(
     monkeypatch.setattr(testing, step, fails)
 
     assert f"patches/right.vpatch on vLLM 1.0: expected pending, {says}" in problem()[: 60 + len(says)]
+
+
+def test_a_data_file_that_upstream_has_is_merged(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its companion, which upstream never has, does not count."""
+    asked = list[Mapping[str, bytes]]()
+    (here / "patches/data.vpatch").write_text("Format: 1\nSubject: x\nBase: 1.0\n\n+++ vllm/a.json\n+{}\n")
+    assert problem(name="data") == ""
+    monkeypatch.setattr(testing, "hold_merged", lambda _engine, after, _read: asked.append(after))
+
+    assert problem(name="data") == ""
+    assert asked == [{"vllm/a.json": b"{}\n"}]
 
 
 def test_an_index_that_does_not_answer(here: Path, index: IndexServer) -> None:

@@ -34,7 +34,7 @@ from vpatch.core.calls import inserted_by
 from vpatch.core.catalogue import discover, loaded, select
 from vpatch.core.edits.definitions import AddFile
 from vpatch.core.engine import Engine, Read
-from vpatch.core.marks import without_marks
+from vpatch.core.marks import data_marked, without_marks
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Overlay, declared
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, collecting, raise_all
@@ -211,8 +211,9 @@ class _PatchCase:
 def _hold_pending(engine: Engine, read: Read) -> None:
     made = engine.plan(read)
     hold_applied(engine, made, read)
-    if not any(file.startswith(COMPANIONS) for file in made.files):  # which upstream will not have
-        hold_merged(engine, {file: without_marks(data) for file, data in made.files.items()}, read)
+    upstreams = {file: without_marks(data) for file, data in made.files.items() if not data_marked(data)}
+    if not any(file.startswith(COMPANIONS) for file in upstreams):  # which upstream will not have
+        hold_merged(engine, upstreams, read)
 
 
 def _patch_files(*places: str | os.PathLike[str]) -> Iterator[Catalogued]:

@@ -207,6 +207,11 @@ BAD = {
     "bytecode": ("vllm/m.py", "vllm/m.pyc", "line 11: 'vllm/m.pyc' is no Python module or data file below vllm/"),
     "hidden": ("vllm/m.py", "vllm/.m.json", "line 11: 'vllm/.m.json' is no Python module or data file below vllm/"),
     "data as a companion": ("counts.py", "a.json", "line 25: 'vllm/_vpatch/a.json' is no Python module or data file"),
+    "data with a mark": (
+        "+++ vllm/_vpatch/counts.py\n",
+        "+++ vllm/m.sh\n+# vpatch: demo\n",
+        "line 25: vllm/m.sh: `# vpatch: demo` in it would be taken for a mark",
+    ),
     "data that leaves": ("+++ vllm/_vpatch/counts.py", "+++ vllm/a/../../m.json", "vllm/a/../../m.json' is no Python"),
     "data: no sign": (
         "_vpatch/counts.py\n+",

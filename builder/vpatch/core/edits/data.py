@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core.edits.definitions import AddFile
-from vpatch.core.marks import mark_of_data
+from vpatch.core.marks import mark_of_data, marks_in
 from vpatch.core.overlay import COMPANIONS, DATA
 from vpatch.core.parse import Lost
 from vpatch.core.verdict import EditFinding, Found
@@ -38,6 +38,9 @@ _SHOWN = 12  # digits of a hash in messages
 class AddData:
     """Put a text in the place of a data file, written as UTF-8.
 
+    Raises:
+        ValueError: `file` is not the path of a data file below `vllm/`, or the text has a mark.
+
     Attributes:
         file: its path, which `vpatch.core.overlay.DATA` matches.
         text: its whole text.
@@ -52,6 +55,8 @@ class AddData:
     def __post_init__(self) -> None:
         if not DATA.fullmatch(self.file):
             raise ValueError(f"{self.file} is no data file below vllm/")
+        if found := marks_in(self.text.encode()):
+            raise ValueError(f"`# vpatch: {found[0]}` in it would be taken for a mark")
 
     @property
     def companion(self) -> AddFile:
