@@ -202,7 +202,7 @@ BAD = {
         {"p/a.vpatch": PATCH.replace("vllm/platforms", "vllm/../../etc")},
         ["--patches", "p"],
         1,
-        "'vllm/../../etc/interface.py' is no Python module below vllm/",
+        "'vllm/../../etc/interface.py' is no Python module or data file below vllm/",
     ),
 }
 

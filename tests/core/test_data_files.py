@@ -64,9 +64,14 @@ STATES: dict[str, tuple[dict[str, bytes], bool, State, str]] = {
         {TEMPLATE: b"[]"},
         False,
         State.DRIFTED,
-        f"{TEMPLATE}: its sha256 is 4f53cda18c2b, not f9d86028c6e0, which the patch replaces: upstream changed",
+        f"{TEMPLATE}: its sha256 is 4f53cda18c2b, neither f9d86028c6e0, which the patch replaces, nor 087bd4b6da79",
     ),
-    "edited": ({**THERE, TEMPLATE: b"[]"}, True, State.DRIFTED, f"{TEMPLATE}: its sha256 is 4f53cda18c2b, not f9d8"),
+    "edited": (
+        {**THERE, TEMPLATE: b"[]"},
+        True,
+        State.DRIFTED,
+        f"{TEMPLATE}: its sha256 is 4f53cda18c2b, neither f9d8",
+    ),
     "in the way": (
         {TEMPLATE: OLD, TABLE: b"[]"},
         False,

@@ -124,6 +124,20 @@ def test_a_data_file_of_the_commit(root: Path) -> None:
         revert(root)
 
 
+def test_a_users_data_file_with_the_same_text_stays(root: Path) -> None:
+    (root / MORE).parent.mkdir(parents=True)
+    (root / MORE).write_text("{}")
+    before = contents_of(root)
+
+    for _ in range(2):
+        apply(root)
+    (root / ONE).write_text((root / ONE).read_text().replace("y = 2  # vpatch: demo\n", ""))
+    apply(root)
+    revert(root)
+
+    assert contents_of(root) == before
+
+
 def test_a_file_that_git_forgot_stays(root: Path) -> None:
     """It has marks, and vpatch wrote it; but it was there before."""
     apply(root)

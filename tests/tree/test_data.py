@@ -115,6 +115,18 @@ def test_a_release_that_was_installed_anew(root: Path) -> None:
     assert contents_of(root) == before
 
 
+def test_a_users_file_with_the_same_text_stays(root: Path) -> None:
+    (root / NEW).parent.mkdir()
+    (root / NEW).write_text("{}")
+    before = contents_of(root)
+    applied(root, ITEM)
+    applied(root, OTHER)
+
+    revert(SitePackages(tree_at(root)), [ITEM, OTHER], None)
+
+    assert contents_of(root) == before
+
+
 def test_a_users_edit_is_never_lost(root: Path) -> None:
     applied(root, ITEM)
     (root / NEW).write_text("mine")

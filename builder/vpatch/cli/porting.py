@@ -142,7 +142,8 @@ def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **giv
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
     vLLM or the newest release that all of its hunks fit.
 
-    Of a whole module (--as), what a later release has, too, is upstream's and is left out.
+    Of a whole module (--as), what a later release has, too, is upstream's and is left out. A data file in vLLM, such as
+    JSON, stands in the patch file as a whole, with the hash of the content that it replaces.
 
     --pr makes one patch file of all commits of a pull request.
 

@@ -67,17 +67,20 @@ class AddData:
     def state(self, files: Workspace, overlay: str) -> EditFinding:
         """Compare the file with both contents by their hashes; see `Edit`."""
         data = files.read(self.file)
-        found = "" if data is None else sha256(data)
-        if found == sha256(self.text.encode()):
+        found, new = "" if data is None else sha256(data), sha256(self.text.encode())
+        if found == new:
             return EditFinding(Found.AFTER, context=((),))
         if found == self.old:
             return EditFinding(Found.BEFORE, regions=((),))
         if not found:
             raise Lost(f"no such file; expected is the one of sha256 {self.old[:_SHOWN]}, which the patch replaces")
-        there = f"its sha256 is {found[:_SHOWN]}"
+        there, made = f"its sha256 is {found[:_SHOWN]}", new[:_SHOWN]
         if not self.old:
-            raise Lost(f"exists already, and is another file: {there}, and the patch adds one: upstream's, or your own")
-        raise Lost(f"{there}, not {self.old[:_SHOWN]}, which the patch replaces: upstream changed it, or you did")
+            raise Lost(
+                f"exists already, and is another file, upstream's or your own: {there}, that of the patch {made}"
+            )
+        known = f"neither {self.old[:_SHOWN]}, which the patch replaces, nor {made}, which it makes"
+        raise Lost(f"{there}, {known}: upstream changed it, or you did")
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Write the file; see `Edit`."""
