@@ -93,8 +93,8 @@ class Checkout:
         files = list(_files(self.tree.root))
         modules = (file for file in files if file.endswith(".py"))
         marked = tuple(file for file in modules if b"vpatch" in (now := self._now(file)) and marks_in(now))
-        listed = (one for file in marked if is_companion(file) for one in data_marked(self._now(file)))
-        data = tuple(one for one in listed if one in written)  # others had the text before vpatch came
+        texts = (one for file in marked if is_companion(file) for one in data_marked(self._now(file)))
+        data = tuple(one for one in texts if one in written)  # others had the text before vpatch came
         staged = tuple(name for name in files if name.endswith(STAGED))
         return _Found(blobs, (*marked, *data), staged, written)
 
