@@ -49,7 +49,8 @@ overlay = Overlay(
     summary="Prefix caching on hybrid models with blocks of several sizes: states are counted in their own blocks.",
     symptoms=(
         "With prefix caching and a draft model with a sliding window (DFlash), a hybrid model gives wrong answers, or "
-        "dies of Xid 31 or an illegal memory access in precopy_mamba_align_fused_kernel.",
+        'dies of "Xid 31" or an illegal memory access in "precopy_mamba_align_fused_kernel" '
+        '("_copy_mamba_state_block").',
         "A hybrid model with a draft model of smaller blocks has no hits in the prefix cache.",
     ),
     upstream=("vllm-project/vllm#53142", "vllm-project/vllm#54173"),

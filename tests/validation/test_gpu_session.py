@@ -16,9 +16,11 @@ from tests.releases import todo
 from tests.validation.gpu import __main__ as command
 from tests.validation.gpu import drive, report, session, trees
 from tests.validation.gpu.claims import CLAIMS, verdicts
-from tests.validation.gpu.engines import FARM, PATCHED, STOCK
-from tests.validation.gpu.evidence import BROKEN, gather
+from tests.validation.gpu.engines import FARM, PATCHED, STOCK, Probe
+from tests.validation.gpu.evidence import BROKEN, HOLDS, Evidence, gather, judge, read
+from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu.starting import CHUNKED, EXPANDABLE, LENGTHS, LOCKED, ORDINARY
+from tests.validation.test_gpu import changed
 
 pytestmark = pytest.mark.deep
 
@@ -147,6 +149,44 @@ def test_each_of_their_engines_can_break_a_claim(scenario: str, number: int) -> 
         return sum(verdict.state == BROKEN for verdict in verdicts(gather([run])))
 
     assert (broken(), broken(number)) == (0, 1)
+
+
+def rehearsed(tree: str, probe: Probe) -> list[dict[str, Any]]:
+    """Return what a probe of the scenario `progress` would print: stock stalls."""
+    if not probe.of:
+        first, computed = (None, 0) if tree == STOCK else (26, 6000)
+        return [{"progress": 6000, "block": 544, "first_token": first, "computed": computed}, {"answers": 2}]
+    part = {"part": "answer", "mean": 0.05, "bias": 0.0, "max": 9.0}
+    return [{"replayed": f"{name}, {of}", **part} for of, name in probe.of]
+
+
+def test_the_scenario_of_a_prompt_that_stalls(machine: Machine) -> None:
+    jobs = [(tree, one) for one in SCENARIOS["progress"] for tree in one.trees]
+    gpu = machine("0.20.2", [{"tree": tree, "probe": one.name, "events": rehearsed(tree, one)} for tree, one in jobs])
+    assert command.main(["progress", "--out", str(gpu), "--commit", "abc"]) == 0
+
+    runs = gather(read(gpu.glob("*.json")))
+    held = {verdict.claim.id: verdict.claim for verdict in verdicts(runs) if verdict.state == HOLDS}
+    assert [*held] == ["progress-stock", "progress", "progress-answers"]
+    for name, tree, probe, values in (
+        ("progress-stock", STOCK, "progress", {"computed": 4}),
+        ("progress", PATCHED, "progress", {"first_token": 29}),
+        ("progress", PATCHED, "progress", {"first_token": None}),
+        ("progress-answers", STOCK, "progress plain", {"mean": 0.5}),
+    ):
+        only = {"replayed": f"progress, {PATCHED}"} if "mean" in values else {}
+        assert judge(held[name], changed(runs["0.20.2"], tree, probe, values, only)).state == BROKEN
+
+
+@pytest.mark.parametrize(("tree", "cached", "state"), [
+    (STOCK, [0, 0], HOLDS), (STOCK, [0, 544], BROKEN), (PATCHED, [0, 544], HOLDS), (PATCHED, [0, 0], BROKEN),
+])  # fmt: skip
+def test_the_claim_of_states_that_are_found(tree: str, cached: list[int], state: str) -> None:
+    (claim,) = (one for one in CLAIMS if one.id == ("units-stock" if tree == STOCK else "units"))
+    events = [{"answers": 1, "cached": [tokens]} for tokens in cached]
+    result = {"tree": tree, "probe": "units", "error": None, "events": events}
+
+    assert judge(claim, Evidence("0.33.0", frozenset({"units"}), {(tree, "units"): result})).state == state
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks, start_checks
+from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks, schedule_checks, start_checks
 from tests.validation.gpu.checks import FAMILIES
 from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
-from tests.validation.gpu.speculation import FAST, SPECULATION
+from tests.validation.gpu.speculation import FAST, SPECULATION, UNEQUAL
 from tests.validation.gpu.starting import CHUNKED, EXPANDABLE, LOCKED, ORDINARY
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
@@ -22,6 +22,8 @@ BLOCKING, RACING = ">=0.20.2,<0.22", ">=0.22"
 """Releases whose accepted counts reach the host before rows move, and releases where that is a race."""
 MARGIN = ">=0.20.2,<0.26"
 """Releases whose prefix cache looks one block further for every group of a hybrid with MTP."""
+ON_V2 = ">=0.29"
+"""Releases that run hybrids on the V2 model runner; on V1, states of wrong places are found."""
 GRAPHS = "==0.24.*"
 """Of those that were run, the release whose stock TurboQuant starts with speculation and CUDA graphs."""
 LOCKS = ">=0.30"
@@ -143,6 +145,20 @@ CLAIMS: tuple[Claim, ...] = (
          f"{draft_checks.BEYOND} times the noise", MARGIN, "prefix", draft_checks.continued, (STOCK,), wrong=True),
     *_on("continued", f"the same at most {checks.ABOUT} times the noise", SYNTHETIC, "prefix", draft_checks.continued,
          (PATCHED,), wrong=False),
+    *_on("progress-stock", "a long prompt beside a decode, with a budget of one block: no token in 200 steps",
+         SYNTHETIC, "progress", schedule_checks.goes_on, (STOCK,), wrong=True),
+    *_on("progress", "the same: its first token within two steps a block", SYNTHETIC, "progress",
+         schedule_checks.goes_on, (PATCHED,), wrong=False),
+    *_on("progress-answers", f"answers from what was cached then: mean difference to no speculation at most "
+         f"{checks.ABOUT} times the noise", SYNTHETIC, "progress", draft_checks.drafted, (PATCHED,),
+         probes=("progress",), wrong=False, on=STOCK, plain="progress plain"),
+    *_on("units-stock", "with a layer of smaller blocks, no next turn finds a state in the cache", ON_V2, "units",
+         schedule_checks.found_again, (STOCK,), wrong=True),
+    *_on("units", "the same: each next turn finds one", UNEQUAL, "units", schedule_checks.found_again, (PATCHED,),
+         wrong=False),
+    *_on("units-answers", f"answers from it: mean difference to no speculation at most {checks.ABOUT} times the noise",
+         UNEQUAL, "units", draft_checks.drafted, (PATCHED,), probes=("units",), wrong=False, on=STOCK,
+         plain="units plain"),
     *(claim for name, says, releases, scenario, probe, error in DEATHS[5:]
       for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",

@@ -20,6 +20,7 @@ from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import turns
 from tests.validation.gpu.probe import prompt, say, worker_of
 from tests.validation.gpu.running import loaded
+from tests.validation.gpu.scheduling import progress, units
 from tests.validation.gpu.starting import continued
 from tests.validation.gpu.traffic import Answer, Ask, Tail
 
@@ -208,5 +209,5 @@ STEPS: dict[str, Callable[[Any, Sequence[int], Spec], None]] = {
     "engine": engine, "counts": counts, "counts early": counts_early, "converse": converse, "answer": answer,
     "soak": soak, "repeat": repeat, "replay": replay, "turns": turns, "decode speeds": decode_speeds,
     "draft speed": draft_speed, "splits": resplit, "loaded": loaded,
-    "continued": continued,
+    "continued": continued, "progress": progress, "units": units,
 }  # fmt: skip

@@ -33,6 +33,8 @@ TWO_RUNNERS = ">=0.29"
 """Releases that speculate by the V2 model runner unless they are told otherwise."""
 RACING = ">=0.22"
 """Releases whose counts arrive at the host without blocking, so that only a wait makes an early arrival certain."""
+UNEQUAL = ">=0.24"
+"""Releases whose layers may have blocks of several sizes."""
 BOTH = (STOCK, PATCHED)
 
 
@@ -102,6 +104,14 @@ SPECULATION: Mapping[str, list[Probe]] = {
         drafting("prefix uncached", "auto", (STOCK,), ("converse", (4,)), **SMALL),
         *replayed("prefix plain", "auto", (*((tree, name) for name in ("prefix mtp", "prefix mtp v1") for tree in BOTH),
                                            (STOCK, "prefix uncached")), STOCK),
+    ],
+    "progress": [
+        drafting("progress", "auto", BOTH, ("progress", (6000, 200)), **CACHED),
+        *replayed("progress plain", "auto", ((STOCK, "progress"), (PATCHED, "progress")), STOCK),
+    ],
+    "units": [
+        drafting("units", "auto", BOTH, ("units", (4,)), **CACHED, releases=UNEQUAL),
+        *replayed("units plain", "auto", ((STOCK, "units"), (PATCHED, "units")), STOCK),
     ],
     "ngram": [
         induced("ngram plain", (STOCK, PATCHED)),
