@@ -75,7 +75,8 @@ class Real:
         cache.mamba_cache_mode, cache.num_gpu_blocks = "align", 99
         cache.block_size = cache.mamba_block_size = BLOCK
         attention = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.bfloat16)
-        state = MambaSpec(block_size=BLOCK, shapes=((1, 8),), dtypes=(torch.float32,), mamba_cache_mode="align")
+        kept = {"mamba_cache_mode": "align", "num_speculative_blocks": 3}  # those of drafts move with the state
+        state = MambaSpec(block_size=BLOCK, shapes=((1, 8),), dtypes=(torch.float32,), **kept)
         groups = [KVCacheGroupSpec(["attention"], attention), KVCacheGroupSpec(["state"], state)]
         self.scheduler = Scheduler(
             vllm_config=config,
