@@ -1,4 +1,4 @@
-"""Who needs the overlays for hybrid models with draft tokens."""
+"""Who needs the overlays for hybrid models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import pytest
 from vpatch import Use
 from vpatch.core.catalogue import discover
 
-NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-mtp-")}
+NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-")}
+ALSO_WITHOUT_DRAFTS = {
+    "hybrid-mtp-graphs": "a new prompt of one token is",
+    "hybrid-one-token": "a new prompt of one token",
+}
 WITHOUT = {
     "hybrid": (False, "no layer of the model keeps a state"),
     "speculative_tokens": (0, "there is no speculative decoding"),
@@ -14,6 +18,7 @@ WITHOUT = {
 }
 BECAUSE = {
     "hybrid-mtp-counts": "the count of accepted tokens, of 3 draft tokens, ",
+    "hybrid-mtp-graphs": "prompts and last chunks of 4 tokens are computed",
     "hybrid-mtp-states": "3 draft tokens a step select and shift states unchecked",
 }
 
@@ -28,5 +33,7 @@ def test_who_needs_it(overlay: str) -> None:
     assert needed(use).because.startswith(BECAUSE.get(overlay, ""))
     for name, (value, because) in WITHOUT.items():
         need = needed(Use(**{**vars(use), name: value}))
-        if name != "prefix_caching" or overlay == "hybrid-mtp-prefix":
+        if name == "speculative_tokens" and overlay in ALSO_WITHOUT_DRAFTS:
+            assert (need.needed, ALSO_WITHOUT_DRAFTS[overlay] in need.because) == (True, True)
+        elif name != "prefix_caching" or overlay == "hybrid-mtp-prefix":
             assert (need.needed, because in need.because) == (False, True)

@@ -38,6 +38,7 @@ FILES = (
     f"{LAYERS}/vocab_parallel_embedding.py",
     "vllm/v1/core/kv_cache_coordinator.py",
     f"{LAYERS}/mamba/gdn_linear_attn.py",
+    "vllm/v1/attention/backends/gdn_attn.py",
     "vllm/v1/worker/mamba_utils.py",
     f"{LAYERS}/mamba/ops/causal_conv1d.py",
     "vllm/v1/core/sched/scheduler.py",

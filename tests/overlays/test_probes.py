@@ -45,9 +45,11 @@ MISSED = {
     "hybrid-align-progress": "tokens of a long prompt that 12 steps compute beside decodes: 20000 expected, 0 found",
     "hybrid-block-units": "ends of chunks, with blocks of 7168 tokens for states: [7168, 14336, 21504] expected",
     "hybrid-mtp-gates": "gates `a` of the tokens that verify drafts: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] expected",
+    "hybrid-mtp-graphs": "a graph of decodes, on the V1 runner, for a prompt as long as a decode with drafts: False",
     "hybrid-mtp-prefix": "tokens of a prefix-cache hit, beyond its attention pages: 0 expected, 16 found",
     "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
     "hybrid-mtp-states": "first column that _causal_conv1d_update_kernel reads, by accepted tokens [0, 1, 4, 9]: [0, 0",
+    "hybrid-one-token": "a new prompt of one token, ",  # in a step's metadata; from 0.31 on, among what is scheduled
     "receipt": "receipts that this process holds: 1 expected, 0 found",
     # On the trees of tests/overlays/test_sm12x_deepgemm_cpu.py: those of Python files alone have no DeepGEMM.
     "sm12x-deepgemm": "sources of the DeepGEMM that is claimed on compute capability 12.x: ['sm120_'] expected, []",

@@ -178,7 +178,7 @@ def test_wrong_options(vpatch: Program, arguments: tuple[str, ...], code: int, m
 def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
     ran = vpatch("plan", "--model", NAME, "--max-model-len", "32768", "--vllm", "0.19", "-v")
 
-    assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
+    assert "  --base vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
 
 
 @pytest.mark.parametrize(("given", "size"), [("20600M", 20600 << 20), ("21.6g", 21_600_000_000)])
