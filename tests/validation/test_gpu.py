@@ -21,7 +21,7 @@ from tests.validation.gpu.scenarios import SCENARIOS
 RECORDED = list(read(sorted(report.RESULTS.glob("*.json"))))
 RUNS = gather(RECORDED)
 FOUND = verdicts(RUNS)
-REHEARSED = ("progress", "units", "locked", "expandable")
+REHEARSED = ("progress", "units", "locked", "expandable", "graphs", "one-token")
 """Scenarios of which no run is recorded yet; test_gpu_session.py rehearses them."""
 DEAD = {"error": "OutOfMemoryError: CUDA out of memory"}
 Change = tuple[str, str, Mapping[str, Any]] | tuple[str, str, Mapping[str, Any], Mapping[str, Any]]

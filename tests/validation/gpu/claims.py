@@ -24,6 +24,10 @@ MARGIN = ">=0.20.2,<0.26"
 """Releases whose prefix cache looks one block further for every group of a hybrid with MTP."""
 ON_V2 = ">=0.29"
 """Releases that run hybrids on the V2 model runner; on V1, states of wrong places are found."""
+V1_ONLY, TWO_RUNNERS = ">=0.20.2,<0.29", ">=0.29"
+"""Releases that run hybrids on the V1 model runner, and releases that do so only if they are told to."""
+RECYCLED, PADDING = ">=0.20.2,<0.31", ">=0.25,<0.29"
+"""Releases that take a new prompt of one token for a decode, and of V1_ONLY those that give it drafts."""
 GRAPHS = "==0.24.*"
 """Of those that were run, the release whose stock TurboQuant starts with speculation and CUDA graphs."""
 LOCKS = ">=0.30"
@@ -88,6 +92,27 @@ def _decode(
 def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed: Any) -> Claim:
     scenario = "run-start" if name.startswith("start") else "run"
     return Claim(f"run-{name}", f"vpatch run: {says}", ALL, scenario, partial(check, **fixed))
+
+
+def _short(name: str, what: str, probe: str, wrong_on: str, on: str) -> Iterator[Claim]:
+    """Yield the claims about short prompts: stock is wrong, and from 0.29 on so on V1 only; patched is right on both.
+
+    Args:
+        name: of the claims.
+        what: the prompts.
+        probe: on the release's default runner; its twin on V1 has a name that ends with "v1".
+        wrong_on: the releases on whose default runner stock is wrong.
+        on: the tree that decodes the answers again.
+    """
+    scenario = name.removesuffix("-mtp")
+    plain = f"{scenario.replace('-', ' ')} plain"
+    beyond = f"{what}: mean difference to no speculation over {draft_checks.BEYOND} times the noise"
+    right = f"{what}: the same at most {checks.ABOUT} times the noise"
+    for end, where, broken, whole in (("", "", wrong_on, SYNTHETIC), ("-v1", ", V1", TWO_RUNNERS, TWO_RUNNERS)):
+        fixed = {"probes": (probe + end.replace("-", " "),), "on": on, "plain": plain}
+        for suffix, says, releases, tree in (("-stock", beyond, broken, STOCK), ("", right, whole, PATCHED)):
+            yield from _on(name + end + suffix, says + where, releases, scenario, draft_checks.drafted, (tree,),
+                           wrong=tree == STOCK, **fixed)  # fmt: skip
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -159,6 +184,9 @@ CLAIMS: tuple[Claim, ...] = (
     *_on("units-answers", f"answers from it: mean difference to no speculation at most {checks.ABOUT} times the noise",
          UNEQUAL, "units", draft_checks.drafted, (PATCHED,), probes=("units",), wrong=False, on=STOCK,
          plain="units plain"),
+    *_short("graphs", "prompts of 1 + k tokens", "graphs mtp", V1_ONLY, STOCK),
+    *_short("one-token", "no speculation, prompts of one token", "one token", RECYCLED, PATCHED),
+    *_short("one-token-mtp", "MTP, prompts of one token", "one token mtp", PADDING, PATCHED),
     *(claim for name, says, releases, scenario, probe, error in DEATHS[5:]
       for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -142,7 +143,7 @@ def replay(llm: Any, _: Sequence[int], spec: Spec) -> None:
 
     def feed(flying: int, _: Sequence[Answer]) -> Sequence[Ask]:
         for name, tail in tails.items():
-            for one in tail.fresh():
+            for one in map(_from_two_tokens, tail.fresh()):
                 key = f"a{next(number)}"  # a replay's answers are of several probes, whose requests share names
                 theirs[key], forced[key] = (name, one), one.ids
                 waiting.append(Ask(key, one.prompt, len(one.ids), one.part))
@@ -163,6 +164,13 @@ def replay(llm: Any, _: Sequence[int], spec: Spec) -> None:
         traffic.append(_file(spec), Answer(other.name, other.part, one.prompt, one.ids, one.logprobs))
     for (name, kind), apart in sorted(gaps.items()):
         say(replayed=name, part=kind, requests=requests[name, kind], **summary(apart), left=len(theirs))
+
+
+def _from_two_tokens(one: Answer) -> Answer:
+    """Return an answer to a prompt of two tokens or more: a prompt of one token is what some overlay is about."""
+    more = max(0, 2 - len(one.prompt))
+    prompt = (*one.prompt, *one.ids[:more])
+    return replace(one, prompt=prompt, ids=one.ids[more:], logprobs=one.logprobs[more:])
 
 
 def summary(apart: Sequence[float]) -> dict[str, float]:

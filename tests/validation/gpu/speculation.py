@@ -62,6 +62,16 @@ def drafting(name: str, kv: str, trees: tuple[str, ...], *steps: tuple[str, tupl
                  limit_s=limit, environment=environment)  # fmt: skip
 
 
+def plainly(name: str, *steps: tuple[str, tuple[int, ...]], releases: str = FORKED, **more: Any) -> Probe:
+    """Return a probe of the tiny hybrid without speculation."""
+    return Probe(name, "hyb_mtp", "auto", (("engine", ()), *steps), SMALL, BOTH, releases=releases, **more)
+
+
+def on_both_runners(name: str) -> tuple[tuple[str, str], ...]:
+    """Return the trees with the probe of this name, and those with its twin on the V1 model runner."""
+    return tuple((tree, probe) for probe in (name, f"{name} v1") for tree in BOTH)
+
+
 def induced(name: str, trees: tuple[str, ...], **engine: Any) -> Probe:
     """Return a probe of the model that continues a repeated text."""
     releases = engine.pop("releases", ">=0.20")
@@ -82,6 +92,10 @@ def drafts_timed(drafts: int) -> Probe:
 
 
 MTP = ("answer", (64, 300, 700, 1100, 1500, 1900))
+SHORT = ("answer", (1 + DRAFTED,) * 12)
+"""Prompts as long as a decode that verifies drafts, also beside such decodes."""
+ONE = ("answer", (300, 700, *(1,) * 22))
+"""New prompts of one token, whose states are in blocks of other requests."""
 BUSY = {"max_num_seqs": 32, "max_num_batched_tokens": 4096, "kv_cache_memory_bytes": 8 << 30}
 LEAVING_NONE_OUT = {"max_num_batched_tokens": 32 * 2304, "long_prefill_token_threshold": 2304}
 """Every request gets tokens in every step, and of a prompt at least one block of the tiny hybrid with TurboQuant.
@@ -129,6 +143,19 @@ SPECULATION: Mapping[str, list[Probe]] = {
         replaying("mtp compiled plain", TQ, ((PATCHED, "mtp compiled"),), PATCHED, max_num_seqs=8, **COMPILED),
         *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp v1", "mtp eager") for tree in BOTH),
                                     (PATCHED, "mtp synchronous")), PATCHED),
+    ],
+    "graphs": [
+        drafting("graphs mtp", "auto", BOTH, SHORT, **SMALL),
+        drafting("graphs mtp v1", "auto", BOTH, SHORT, **SMALL, releases=TWO_RUNNERS, environment=V1),
+        drafting("graphs mtp eager", "auto", (STOCK,), SHORT, **SMALL, **EAGER, environment=V1),
+        *replayed("graphs plain", "auto", (*on_both_runners("graphs mtp"), (STOCK, "graphs mtp eager")), STOCK),
+    ],
+    "one-token": [
+        plainly("one token", ONE),
+        plainly("one token v1", ONE, releases=TWO_RUNNERS, environment=V1),
+        drafting("one token mtp", "auto", BOTH, ONE, **SMALL),
+        drafting("one token mtp v1", "auto", BOTH, ONE, **SMALL, releases=TWO_RUNNERS, environment=V1),
+        *replayed("one token plain", "auto", on_both_runners("one token") + on_both_runners("one token mtp"), PATCHED),
     ],
     "fast-drafts": [
         induced("fast ngram plain", (DECODE,), releases=FAST),
