@@ -136,6 +136,7 @@ def test_our_lists_are_those_of_our_code(item: object) -> None:
 
 POSITIONAL = {
     "maybe_prefix": "vLLM's own call, to which a keyword is added",
+    "GPUModelRunner._allow_microbatching": "vLLM's own call, within one to which a keyword is added",
     "ParallelLMHead": "vLLM's own call, to which a keyword is added",
     "TurboQuantConfig.get_boundary_skip_layers": "a function that the overlay itself replaces",
     "CudaPlatformBase.is_device_capability": "vLLM's own call, which stands beside a new one",
