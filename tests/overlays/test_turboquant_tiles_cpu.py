@@ -25,8 +25,7 @@ release = each(sampled(("0.33.0", "0.21.0", "0.26.0", "0.20.2", "0.31.0"), 3))
 
 @pytest.fixture(scope="module")
 def seen(release: str, folder: str) -> Comparison:
-    own = ("turboquant-workspace",) if Version(release) < Version("0.24") else ()
-    return compared("probe_tiles", release, ("turboquant-tiles", *own), folder)
+    return compared("probe_tiles", release, ("turboquant-tiles", "turboquant-workspace"), folder)
 
 
 @pytest.mark.parametrize("name", CASES)
