@@ -14,13 +14,23 @@ Without the patch, `--disable-custom-all-reduce` starts such a server, with slow
 expandable segments are often what makes a model fit: do not unset them.
 """
 
-from vpatch import Companion, File, Overlay, Part, probe
+from vpatch import Companion, File, Need, Overlay, Part, Use, probe
 
 from vpatch_overlays import _shared as shared
 
 groups = File("vllm/distributed/parallel_state.py")
 capture = groups.function("GroupCoordinator.graph_capture")
 helper = Companion(f"{shared.COMPANIONS}.custom_ar_expandable")
+
+
+def needed(use: Use) -> Need:
+    """Return whether several ranks share each layer; whether segments are expandable, only the environment tells."""
+    if use.ranks == 1:
+        return Need(needed=False, because="each layer is on one GPU, and nothing is reduced")
+    return Need(
+        needed=True, because=f"{use.ranks} GPUs reduce together, and their memory may be in expandable segments"
+    )
+
 
 overlay = Overlay(
     summary="Custom all-reduce under expandable_segments: CUDA graphs are captured in memory that ranks can share.",
@@ -36,6 +46,7 @@ overlay = Overlay(
         "vllm-project/vllm#49101",
         "vllm-project/vllm#56180",
     ),
+    needed=needed,
     releases={">=0.18": "pending: buffers of CUDA graphs come from expandable segments, which ranks cannot share"},
     probes=(probe(shared.PROBES, "custom_ar_expandable"),),
     parts=(

@@ -27,7 +27,7 @@ from tests.validation.cpu.head_models import UNPASSED_BF16, UNPASSED_FP8, gpt_os
 
 HYBRID, WORKSPACE, AUTO = "turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype"
 VERIFIES, DECODE, HEAD, DEEPGEMM = "turboquant-mtp", "turboquant-decode", "ct-fp8-lm-head", "sm12x-deepgemm"
-AMPERE = "ampere-fp8"
+AMPERE, CAPTURE = "ampere-fp8", "custom-ar-expandable"
 TURBOQUANT, FP8 = "turboquant_4bit_nc", "fp8_e4m3"
 
 # "Combined matrix" of inferRouter/Qwen3.6-35B-A3B-NVFP4: branch, KV cache, PR #39931, PR #40798, its own patches.
@@ -262,6 +262,8 @@ BLOCK_FP8 = "FP8 with block scales, and the GPU"
             "True there may be linear layers in FP8, and the GPU is",
         ),
         (AMPERE, {"capability": (8, 9), "quantization": "modelopt"}, "False the GPU is of compute capability 8.9, not"),
+        (CAPTURE, {}, "False each layer is on one GPU"),
+        (CAPTURE, {"ranks": 2}, "True 2 GPUs reduce together, and their memory may be in expandable segments"),
         (AMPERE, {"quantization": "modelopt"}, "True there may be linear layers in FP8, and the GPU may be older"),
         (DECODE, {}, "True "),
         (DECODE, {"capability": (7, 5)}, "False "),

@@ -178,7 +178,8 @@ class Use:
     longest request and `chunk` the part of it that is prefilled at once, in tokens. `architecture` is the name of the
     model's class, None if unknown. `speculative_tokens` are the draft tokens of a step, 0 without speculative decoding.
     `prefix_caching` is vLLM's option. `capability` is the GPU's compute capability, as (12, 0), None if unknown.
-    `outgrows`: memory that vLLM does not count may be more than the card has beside vLLM's share.
+    `outgrows`: memory that vLLM does not count may be more than the card has beside vLLM's share. `ranks` are the GPUs
+    that share each layer, by tensor parallelism.
     """
 
     hybrid: bool
@@ -193,6 +194,7 @@ class Use:
     prefix_caching: bool = False
     capability: tuple[int, int] | None = None
     outgrows: bool = False
+    ranks: int = 1
 
     @property
     def turboquant(self) -> bool:

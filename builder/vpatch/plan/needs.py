@@ -47,6 +47,7 @@ def needs(
         prefix_caching=deployment.enable_prefix_caching,
         capability=deployment.gpu.capability,
         outgrows=outgrows,
+        ranks=deployment.tensor_parallel_size,
     )
     found, problems = [], []
     for item in installed:
