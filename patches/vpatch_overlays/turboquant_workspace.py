@@ -8,8 +8,9 @@ prompt (with speculative decoding the first decode) ends in "Workspace is locked
 The metadata builder now reserves, on every release, the larger of what decode takes for `max_num_seqs` requests and of
 what a continuation takes for `max_model_len` tokens (512 MiB and 1 GiB for these two models). So does 0.24, but for a
 continuation only with chunked prefill. Without it, a prompt goes on from a cached prefix all the same, and from 0.24 to
-0.33 the first such request stops the engine. Here prefix caching and a KV connector count as well. A draft model with
-more query heads than the model has its part, too.
+0.33 the first such request stops the engine. The V2 runner, on which dense models run, locks the workspace from 0.30 on
+only: before, that request replaces a buffer that CUDA graphs use. Here prefix caching and a KV connector count as well.
+A draft model with more query heads than the model has its part, too.
 
 On 0.20 decode has buffers of its own; its part is reserved all the same, so that one size holds everywhere, and at most
 one layer's worth is lost. Where the reservation does not serve (the second micro-batch; a session of streamed input
