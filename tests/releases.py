@@ -57,8 +57,17 @@ def shown(overlay: str, release: str) -> str:
 
 def todo(release: str) -> tuple[str, ...]:
     """Return the default overlays that are pending on a release as `tree_of` has it, in their order."""
+    return _default(release, "pending")
+
+
+def unneeded(release: str) -> tuple[str, ...]:
+    """Return the default overlays that are not applicable to a release as `tree_of` has it, in their order."""
+    return _default(release, "not_applicable")
+
+
+def _default(release: str, state: str) -> tuple[str, ...]:
     opt_in = {item.id for item in discover() if item.overlay.opt_in}
-    return tuple(sorted(name for name in FACTS if name not in opt_in and shown(name, release) == "pending"))
+    return tuple(sorted(name for name in FACTS if name not in opt_in and shown(name, release) == state))
 
 
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:

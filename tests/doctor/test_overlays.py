@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from vpatch import api
 
+from tests import releases
 from tests.cli.test_verify import HARM
 from tests.conftest import Program, Trees
 from tests.doctor.conftest import Diagnose, packages, put
@@ -23,7 +24,7 @@ def test_states(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
         found = diagnose(*arguments)
         return [(one["level"], one["what"], one["do"]) for one in found if one["name"] in {"overlay", "files"}]
 
-    unneeded = ("ok", "nothing to change in this vLLM: ampere-fp8, sm12x-deepgemm, turboquant-auto-dtype", "")
+    unneeded = ("ok", f"nothing to change in this vLLM: {', '.join(releases.unneeded('0.20.2'))}", "")
     names, ready = ", ".join(DEFAULT), "ready to apply, but not applied: "
     complete = ("ok", "the files that overlays changed are complete", "")
     assert brief(healthy) == [("ok", f"applied: {names}", ""), unneeded, complete]
