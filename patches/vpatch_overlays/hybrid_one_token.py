@@ -5,6 +5,9 @@ counts only for a request that goes on; a prompt starts from zeros. vLLM takes e
 which goes on. So the answer to a new prompt of a single token, such as the first token of a text alone, starts from
 what the last owner of the block left there. There is no error. The answer is wrong, and depends on another request.
 
+The same happens to the first chunk of a longer prompt, if `--max-num-batched-tokens` leaves just one token for it in a
+step without drafts. The V2 model runner puts such a row before longer ones, where it is a decode; V1 mostly does not.
+
 Part `state`: the builder of Gated DeltaNet's metadata counts rows from the first new prompt on as prefills, whose
 kernels ask for each row whether it has a state. vLLM does so from 0.31 on. Where a step verifies drafts, all other rows
 are prefills in every release.

@@ -16,6 +16,8 @@ KINDS = {
     DRAFTS: (VERIFIES, VERIFIES, PADDED, PROMPT, LAST, Row(3, prompt=3)),
     0: (DECODES, DECODES, Row(1, prompt=1), Row(1, computed=7), Row(2, prompt=2)),
 }
+FIRST = (1, 0, 9)
+"""The first chunk of a longer prompt."""
 STEPS = 60
 
 
@@ -37,7 +39,7 @@ def dispatched(kinds: tuple[Row, ...], drafts: int, seed: int) -> dict[str, Any]
 def built(seed: int) -> dict[str, Any]:
     """Draw a step, and return its metadata and what a graph of decodes would read."""
     draw = random.Random(seed)  # noqa: S311 - it is to be repeatable
-    rows = draw.choices((DECODE, DECODE, TAIL, NEW), k=draw.randint(1, 4))
+    rows = draw.choices((DECODE, DECODE, TAIL, NEW, FIRST), k=draw.randint(1, 4))
     longer = draw.choices(((3, 0, 3), (2, 4, 6)), k=draw.choice((0, 0, 1, 2)))
     made = builder()
     found = metadata(made, [*rows, *longer], padding=0 if longer else draw.choice((0, 0, 2)))
