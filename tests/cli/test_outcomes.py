@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,6 @@ def test_a_whole_round(vpatch: Program) -> None:
         here,
         f"Applied {COUNT} overlays: {size}. {RESTART} Undo with `vpatch revert site-packages`.",
     )
-    assert files.endswith(f", {len(list(Path('site-packages/vllm/_vpatch').glob('*.py')))} added.")
     for again in ("apply", "status", "diff"):
         assert framed(vpatch(again, "site-packages"))[1] == f"Nothing to do: {COUNT} overlays are applied."
     assert framed(vpatch("verify", "site-packages"))[1] == f"Verified: {COUNT} overlays are applied and complete."

@@ -60,6 +60,8 @@ def codes(edit: Edit) -> Iterator[str]:
 OWN_COPIES: Mapping[str, str] = {
     "DraftModelProposer._maybe_share_lm_head": "it shares no head",
     "Gemma4Proposer._maybe_share_lm_head": "it shares no head",
+    "KimiK3KDAMetadataBuilder.build": "its own, with the same defect, which the overlay says that it leaves",
+    "MMEncoderModelRunner.execute_model": "it runs encoders, which have no decodes",
     "Step3p5MTPProposer._maybe_share_lm_head": "it shares no head",
     "UltraQuantAttentionImpl._decode_attention": "its format and its kernels are its own",
 }
