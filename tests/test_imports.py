@@ -25,7 +25,7 @@ LEVELS = (
     ("errors", "foreign", "guest", "locking", "trial", "wrapping"),
     ("gpu", "installation", "manifest", "processes", "script", "settings", "stamps"),
     ("core", "net"),
-    ("project", "tree", "release"),
+    ("known", "project", "tree", "release"),
     ("api",),
     ("image", "matrix", "plan", "doctor", "run"),
     ("porting",),

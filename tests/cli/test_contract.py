@@ -28,13 +28,14 @@ COMMANDS = (
 )
 OTHERS = (
     "plan",
+    "find",
     "build",
     "test",
     "inspect",
     "tag",
     "capture",
     "rebase",
-)  # see tests/plan, tests/image and tests/porting
+)  # see tests/plan, tests/known, tests/image and tests/porting
 RUN = "run"  # its output is that of another command, so it has no --json: see test_run.py
 
 STATES = {str(state) for state in State}

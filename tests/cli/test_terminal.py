@@ -87,7 +87,7 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 def test_bash_completes() -> None:
     completed = {
         "vpatch ": (
-            "status diff apply revert verify run ps doctor plan matrix fetch cache build test inspect tag "
+            "status diff apply revert verify run ps doctor find plan matrix fetch cache build test inspect tag "
             "list show new import capture rebase"
         ),
         "vpatch show turboquant-h": HYBRID,

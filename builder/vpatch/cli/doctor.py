@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import examples, reported, unwinding
-from vpatch.cli.output import Report
+from vpatch.cli.options import PathType, examples, reported, unwinding
+from vpatch.cli.output import Report, fitted
 from vpatch.cli.progress import phases
 from vpatch.cli.target import Target, on_tree
 from vpatch.cli.wording import Line, as_objects, counted, listed, noted
+from vpatch.core.overlay import Catalogued
+from vpatch.doctor import log, overlays
 from vpatch.doctor.examination import Section, examine, sections
 from vpatch.doctor.probes import Probed, probe
 from vpatch.doctor.subject import Finding, Level, Subject
@@ -28,12 +30,22 @@ _MOST = 3  # places that a finding shows without -v
 
 @click.command(
     "doctor",
-    epilog=examples("doctor", "doctor .venv", "doctor --python /opt/vllm/bin/python", "doctor -v", "doctor --run"),
+    epilog=examples(
+        *("doctor", "doctor .venv", "doctor --python /opt/vllm/bin/python", "doctor -v", "doctor --run"),
+        "doctor --log server.log",
+    ),
 )
 @reported
 @on_tree(both=True)
 @click.option("--run", "runs", is_flag=True, help="Also run vLLM's functions, to see whether each defect is there.")
-def doctor_command(target: Target, *, runs: bool) -> Report:
+@click.option(
+    "--log",
+    "logged",
+    type=PathType(exists=True, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Also search this log of the server for known error lines (-: standard input).",
+)
+def doctor_command(target: Target, *, runs: bool, logged: Path | None) -> Report:
     """Find out why a server still does not work. Changes nothing.
 
     It examines the overlays, vLLM's files, other code that patches vLLM, GPU and driver, compile caches, and running
@@ -42,10 +54,16 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
 
     With --run, it also runs a script of each overlay, its probe, by the interpreter of this vLLM. The probe calls
     vLLM's own functions, and reports whether the defect is there. It needs no GPU. Each has two minutes.
+
+    With --log, it also names the overlay or the cause of each error line in a log that is known. It reads the last
+    16 MiB of the log.
     """
+    read = log.read(logged) if logged else None
     located = target.locate(imports=runs)
     subject = examine(located, target.selection, target)
     found = sections(subject)
+    if read is not None:
+        found.append(Section("Log", [*log.findings(subject, read)]))
     probed: list[Probed] = []
     if runs:
         unwinding()
@@ -54,27 +72,30 @@ def doctor_command(target: Target, *, runs: bool) -> Report:
         found.append(Section("Probes, run by this vLLM's Python", findings))
     every = _findings(found)
     failed = bool(_of(every, Level.PROBLEM))
+    pending = [] if failed else overlays.unapplied(subject)
     offer = f"To run vLLM's functions, too: {target.again('doctor', '--run')}"
     return DoctorReport(
         subject=subject,
         sections=found,
         probed=probed,
         verbose=target.verbose,
+        unapplied=pending,
         notes=noted((), subject.verified.overlays),
         failed=failed,
         offer="" if runs or failed else offer,
-        outcome=_outcome(every),
+        outcome=_outcome(every, pending),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorReport(Report):
-    """The report of `doctor`: what was found about a vLLM, and what its probes answered."""
+    """The report of `doctor`: what was found about a vLLM, what its probes answered, and what is not applied to it."""
 
     subject: Subject
     sections: Sequence[Section]
     probed: Sequence[Probed]
     verbose: bool
+    unapplied: Sequence[Catalogued]
 
     def fields(self) -> Mapping[str, Any]:
         """Return the findings; each problem is among the problems, too."""
@@ -98,6 +119,11 @@ class DoctorReport(Report):
                 yield Line(section.title)
             for finding in section.findings:
                 yield from _shown(finding, width, every_place=self.verbose)
+        if self.unapplied:
+            yield Line("What you may see, since these overlays are not applied")
+        for item in self.unapplied:
+            yield Line(f"  {item.id}")
+            yield from fitted([f"    {symptom}" for symptom in item.overlay.symptoms], width)
 
 
 def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterator[Line]:
@@ -122,10 +148,13 @@ def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
     return [finding for finding in found if finding.level is level]
 
 
-def _outcome(found: Sequence[Finding]) -> str:
-    """Return the last line: how many findings of each level there are."""
+def _outcome(found: Sequence[Finding], unapplied: Sequence[Catalogued]) -> str:
+    """Return the last line: how many findings of each level there are, and what is not applied."""
     counts = {level: len(_of(found, level)) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
     summary = listed([counted(number, level) for level, number in counts.items() if number])
     if counts[Level.PROBLEM]:
         return f"{summary}. What to do is below each."
+    if unapplied:
+        left = f"{counted(len(unapplied), 'overlay')} not applied: look for what you see in the list above"
+        return f"{summary}. {left}." if summary else f"{left}."
     return f"No problem found: {summary}." if summary else "No problem found."

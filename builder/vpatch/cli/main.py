@@ -25,6 +25,7 @@ _GROUPS = {
         "run": "run",
         "ps": "ps",
         "doctor": "doctor",
+        "find": "find",
     },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "cache"},
     "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},

@@ -90,6 +90,7 @@ class ShowReport(Report):
             title(item),
             f"From {item.origin}{f' (sha256:{item.sha256})' if item.sha256 else ''}.",
             *_section("You see", item.overlay.symptoms),
+            *_section("A log has", _errors(item)),
             *_section("Why", why if item.why else ()),
             *_section("Releases", releases),
             *_section("Upstream", _links(item)),
@@ -110,6 +111,11 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
 
 def _links(item: Catalogued) -> list[str]:
     return [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
+
+
+def _errors(item: Catalogued) -> list[str]:
+    """Return the lines of a log by which the overlay is known, except those among its symptoms."""
+    return [*item.overlay.errors, *(line for part in item.overlay.parts for line in part.errors)]
 
 
 def _files(item: Catalogued) -> Iterator[str]:

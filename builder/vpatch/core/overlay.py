@@ -110,6 +110,7 @@ class Part:
         upstream: the pull requests with the change, if other than the overlay's.
         accepted: what the check of inserted code says of this part on the release that it was made for, as
             `Problem.remark` spells it; it does not make the part drifted.
+        errors: lines of a log that this part ends, as `Overlay.errors` has them.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Part:
     absent: Predicate | None
     upstream: tuple[str, ...]
     accepted: tuple[str, ...]
+    errors: tuple[str, ...]
 
     def __init__(
         self,
@@ -127,13 +129,15 @@ class Part:
         absent: Predicate | None = None,
         upstream: tuple[str, ...] = (),
         accepted: tuple[str, ...] = (),
+        errors: tuple[str, ...] = (),
     ) -> None:
         if isinstance(shapes, Mapping):
             shapes = [
                 Shape(key, one.edits, one.when, one.note) if isinstance(one, Shape) else Shape(key, one)
                 for key, one in shapes.items()
             ]
-        _set(self, name=name, shapes=tuple(shapes), merged=merged, absent=absent, upstream=upstream, accepted=accepted)
+        known = {"upstream": upstream, "accepted": accepted, "errors": errors}
+        _set(self, name=name, shapes=tuple(shapes), merged=merged, absent=absent, **known)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -224,7 +228,9 @@ class Overlay:
     version specifiers (`>=0.20,<0.21`) to the overlay's state there, a colon, and the reason. An `opt_in` overlay is
     applied only when named. `probes` succeed if the overlay is applied or merged, and fail if it is pending. `needed`
     decides whether a use needs the overlay on a vLLM that lacks it. `symptoms` are what a user sees without the
-    overlay: sentences, and error messages (`ValueError: ...`), in which `...` stands for text that varies.
+    overlay: sentences, and error messages (`ValueError: ...`), in which `...` stands for text that varies. Words of a
+    log in a sentence are in quotes. `errors` are more lines of a log, by which `vpatch find` and `vpatch doctor --log`
+    know the overlay. Numbers and folders in them do not matter; what is in single quotes must be in the user's line.
     """
 
     summary: str
@@ -235,6 +241,7 @@ class Overlay:
     probes: tuple[Probe, ...] = ()
     needed: Callable[[Use], Need] | None = None
     symptoms: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:

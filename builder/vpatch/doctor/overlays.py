@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import MISFITS, State
 from vpatch.doctor.subject import Finding, Level, Subject, unreadable
 from vpatch.errors import Code, Problem, shell
@@ -49,6 +50,12 @@ def states(subject: Subject) -> Iterator[Finding]:
         yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
     if unneeded := [name for state in (State.MERGED, State.NOT_APPLICABLE) for name in rest.get(state, ())]:
         yield Finding("overlay", Level.OK, f"nothing to change in this vLLM: {', '.join(unneeded)}")
+
+
+def unapplied(subject: Subject) -> list[Catalogued]:
+    """Return the overlays that are ready to apply, and of which nothing is in this vLLM."""
+    states = {verdict.id: verdict.state for verdict in subject.verified.overlays}
+    return [item for item in subject.overlays if states.get(item.id) is State.PENDING and item.id not in subject.marked]
 
 
 def faults(subject: Subject) -> Iterator[Finding]:

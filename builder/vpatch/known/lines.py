@@ -1,0 +1,183 @@
+"""Compare a pasted line with known ones, word by word; numbers, addresses, folders, quotes and case do not matter.
+
+A match is proven by words that stand in both in the same order: nothing is weighed or guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+# A word, or what is passed over: codes of a terminal, and the folders of a path. Each repeat begins where no other may.
+_PIECE = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]|(?<![\w.~/-])(?:[\w.~-]*+/)++|(?P<word>\w++|!{4})")
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+_HEX = re.compile(r"(?=[a-f]{0,8}[0-9])[0-9a-f]{8,}\Z")
+MESSAGE = re.compile(r"\A\w+(?:Error|Exception): ")
+"""How a whole message begins: the class of its error."""
+_QUOTED = re.compile(r"(?<!\w)'([^']++)'(?!\w)|\"([^\"]++)\"")
+_VARIES = "..."
+_FARTHEST = 40  # words that stand for one `...`
+_SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
+_CUT_WORDS = 3  # of a known line, at the least, that a cut line has
+
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        "a about after all an and any are as at be been before but by can could did do does for from had has have how i"
+        " if in into is it its me my no not of on one or our out so some than that the their them then there this to"
+        " too up use was we were what when which while why will with without you your",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text, and where it begins there."""
+
+    text: str
+    at: int
+
+
+def words_of(text: str) -> tuple[Word, ...]:
+    """Return the words of a text in lower case, without their digits; numbers, addresses and folders are no words."""
+    return tuple(_words(text))
+
+
+def _words(text: str) -> Iterator[Word]:
+    for found in _PIECE.finditer(text):
+        word = (found["word"] or "").strip("_").lower()
+        letters = re.sub(r"[0-9]", "", word)
+        number = word[:1].isdigit() and len(letters) < 2  # "2x", "07t12"
+        if letters and not number and not word.startswith("0x") and not _HEX.match(word):
+            yield Word(letters, found.start())
+
+
+def line_at(text: str, at: int, most: int = 240) -> str:
+    """Return the line of a text around a position without codes of a terminal, or a piece of a long one."""
+    start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+    start = max(start, at - most // 4)
+    return _ESCAPE.sub("", text[start : len(text) if end < 0 else end]).strip()[:most]
+
+
+def telling(text: str) -> tuple[str, ...]:
+    """Return the words of a text that say what it is about, each once, without the ending of a plural."""
+    words = [word.text for word in words_of(text)]
+    return tuple(dict.fromkeys(_singular(word) for word in words if word not in _COMMON))
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The place of a known line in a text.
+
+    Attributes:
+        start: the position of its first word.
+        words: how many words of the known line are there.
+        cut: whether the text has only a part of the known line.
+    """
+
+    start: int
+    words: int
+    cut: bool
+
+
+@dataclass(frozen=True)
+class KnownLine:
+    """A line of a log; `...` in it stands for text that varies, and what is in single quotes must be there."""
+
+    text: str
+
+    @cached_property
+    def runs(self) -> tuple[tuple[str, ...], ...]:
+        """The words between the places that vary, without the class of the error, which a log may lack."""
+        pieces = MESSAGE.sub("", self.text).split(_VARIES)
+        return tuple(run for piece in pieces if (run := tuple(word.text for word in words_of(piece))))
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """All words, in order."""
+        return tuple(word for run in self.runs for word in run)
+
+    @property
+    def tells(self) -> bool:
+        """Whether its words are enough to recognize it: two that tell something, or a name in code."""
+        tell = [word for word in self.words if word not in _COMMON]
+        return len(tell) > 1 or any("_" in word or len(word) > 13 for word in tell)
+
+    @cached_property
+    def last_quoted(self) -> int:
+        """The number of words up to the end of the last one in single quotes; 0 without quotes."""
+        text = MESSAGE.sub("", self.text)
+        ends = [found.end() for found in _QUOTED.finditer(text) if found[1] and words_of(found[1])]
+        return len(words_of(text[: ends[-1]])) if ends else 0
+
+    @cached_property
+    def anchor(self) -> bytes:
+        """The longest piece without digits: a log without it, in lower case, does not have the line."""
+        text = re.sub(r"\.\.\.|[^A-Za-z_]+", " ", MESSAGE.sub("", self.text)).lower()
+        return max(text.split(), key=len, default="").encode()
+
+    def whole(self, words: Sequence[Word]) -> Hit | None:
+        """Find the first place where every word of the line stands, or return None."""
+        if len(self.words) == 1 and len(self.words[0]) < _SHORT and len(words) > _FEW:
+            return None
+        first = self.runs[0]
+        for at in range(len(words) - len(self.words) + 1):
+            if words[at].text == first[0] and self._goes_on(words, at):
+                return Hit(words[at].at, len(self.words), cut=False)
+        return None
+
+    def _goes_on(self, words: Sequence[Word], at: int) -> bool:
+        """Return whether the runs stand from `at` on, each within reach of the one before it."""
+        for number, run in enumerate(self.runs):
+            reach = range(at, at + (_FARTHEST + 1 if number else 1))
+            place = next((k for k in reach if _stands(run, words, k)), None)
+            if place is None:
+                return False
+            at = place + len(run)
+        return True
+
+    def part(self, words: Sequence[Word]) -> Hit | None:
+        """Find what is left of the line in a text that was cut off at its beginning, its end or both, or return None.
+
+        A text that ends before a word in quotes is not recognized: that word tells which error it is.
+        """
+        known, longest = self.words, len(words)
+        for length in range(min(len(known) - 1, longest), _CUT_WORDS - 1, -1):
+            tail, head = words[longest - length :], words[:length]
+            # Cut at its end: what comes last in the text begins the known line.
+            if length >= self.last_quoted and _equal(known[:length], tail) and _telling_enough(tail):
+                return Hit(tail[0].at, length, cut=True)
+            if _equal(known[len(known) - length :], head) and _telling_enough(head):
+                return Hit(head[0].at, length, cut=True)
+        inside = range(len(known) - longest + 1) if _telling_enough(words) else ()
+        if any(_equal(known[k : k + longest], words) and k + longest >= self.last_quoted for k in inside):
+            return Hit(words[0].at, longest, cut=True)
+        return None
+
+
+def _stands(run: Sequence[str], words: Sequence[Word], at: int) -> bool:
+    return _equal(run, words[at : at + len(run)])
+
+
+def _equal(run: Sequence[str], words: Sequence[Word]) -> bool:
+    return len(run) == len(words) and all(one == word.text for one, word in zip(run, words, strict=True))
+
+
+def _telling_enough(words: Sequence[Word]) -> bool:
+    return len({word.text for word in words} - _COMMON) >= _CUT_WORDS
+
+
+def stated(symptoms: Sequence[str], errors: Sequence[str] = ()) -> tuple[KnownLine, ...]:
+    """Return the lines of a log that symptoms and errors state: whole messages, what is in quotes, and each error."""
+    found = list(errors)
+    for symptom in symptoms:
+        quoted = ["".join(filter(None, one)) for one in _QUOTED.findall(symptom)]
+        found += [symptom] if MESSAGE.match(symptom) else quoted
+    lines = map(KnownLine, dict.fromkeys(found))
+    return tuple(line for line in lines if line.tells)

@@ -1,0 +1,87 @@
+"""Find known lines in a log of any size, of which the end is read; it may be binary, colored, or of two servers."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from vpatch.known.index import Index, Match, in_line
+
+MOST = 16 << 20  # bytes: what is read in a second
+_BLOCK = 1 << 20
+_LONGEST = 4096  # bytes of a line that are compared, around the word by which it was found
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a stream.
+
+    Attributes:
+        blocks: its bytes, in order.
+        read: how many they are.
+        size: how many the whole stream has.
+    """
+
+    blocks: tuple[bytes, ...]
+    read: int
+    size: int
+
+    @property
+    def text(self) -> str:
+        """All of it, as text."""
+        return b"".join(self.blocks).decode("utf-8", "replace")
+
+
+def tail(stream: BinaryIO, most: int = MOST) -> Tail:
+    """Read the end of a stream: of a file by going there, of a pipe by keeping the last bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    skipped = 0
+    about = os.fstat(stream.fileno())
+    if stat.S_ISREG(about.st_mode):
+        skipped = max(about.st_size - most, stream.tell())
+        stream.seek(skipped)
+    kept, held, size = deque[bytes](), 0, skipped
+    while block := stream.read(_BLOCK):
+        kept.append(block)
+        held, size = held + len(block), size + len(block)
+        while held - len(kept[0]) >= most:
+            held -= len(kept.popleft())
+    return Tail(tuple(kept), held, size)
+
+
+def known_in(index: Index, found: Tail) -> list[Match]:
+    """Return what the end of a log has: for each overlay and each other cause, the first line that has a known one."""
+    matches: dict[object, Match] = {}
+    looked: set[bytes] = set()
+    for line in _candidates(index, found.blocks):
+        form = line.translate(None, b"0123456789")  # numbers do not matter, and most lines differ by nothing else
+        if form not in looked:
+            looked.add(form)
+            for match in in_line(index, line.decode("utf-8", "replace")):
+                matches.setdefault(match.source.key, match)
+    return list(matches.values())
+
+
+def _candidates(index: Index, blocks: tuple[bytes, ...]) -> Iterator[bytes]:
+    """Yield the lines that have the longest word of a known one."""
+    anchors = dict.fromkeys(line.anchor for line, _ in index.lines if line.anchor)
+    before = b""
+    for block in blocks:
+        # A line may begin in the block before.
+        whole = before[-_LONGEST:] + block
+        lowered = whole.lower()
+        for anchor in anchors:
+            at = lowered.find(anchor)
+            while at >= 0:
+                start = max(whole.rfind(b"\n", 0, at) + 1, at - _LONGEST)
+                end = whole.find(b"\n", at, at + _LONGEST)
+                yield whole[start : at + _LONGEST if end < 0 else end]
+                at = lowered.find(anchor, end if end > 0 else at + _LONGEST)
+        before = block
