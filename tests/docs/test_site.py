@@ -151,4 +151,4 @@ def test_the_navigation_has_every_page_once() -> None:
     files = (f"/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.md"))
     written = [file[1:] for file in files if not file.startswith(tuple(config["exclude_docs"].split()))]
 
-    assert sorted(pages) == sorted([*written, "overlays/index.md", "command-line.md"])
+    assert sorted(pages) == sorted([*written, "overlays/index.md", "command-line.md", "errors.md"])

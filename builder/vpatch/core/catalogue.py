@@ -35,7 +35,10 @@ GROUP = "vpatch.overlays"
 _OWN = "vpatch_overlays"  # to ask for the distribution's name takes 10 ms
 _TEXTS = tuple | list
 _FIELDS: Mapping[str, Any] = {  # all of texts
-    **{"summary": str, "upstream": _TEXTS, "symptoms": _TEXTS, "errors": _TEXTS},
+    "summary": str,
+    "upstream": _TEXTS,
+    "symptoms": _TEXTS,
+    "errors": _TEXTS,
     "releases": Mapping,
 }
 _LONGEST = 1000  # characters of an error

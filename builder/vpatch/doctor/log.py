@@ -50,17 +50,17 @@ def _finding(subject: Subject, match: Match) -> Finding:
     match state:
         case None:
             do = subject.commands.command("apply", "--with", item.id)
-            return Finding("log", Level.WARNING, f"{item.id}, which is opt-in, mends this line", seen, do)
+            return Finding("log", Level.WARNING, f"{item.id}, which is opt-in, mends this line of the log", seen, do)
         case State.PENDING:
             do = subject.commands.command("apply", "--overlay", item.id)
-            return Finding("log", Level.PROBLEM, f"{item.id}, not applied, mends this line", seen, do)
+            return Finding("log", Level.PROBLEM, f"{item.id}, not applied, mends this line of the log", seen, do)
         case State.APPLIED:
             do = "if the log is newer, another vLLM may have written it"
-            return Finding("log", Level.WARNING, f"{item.id} mends this line, and is applied", seen, do)
+            return Finding("log", Level.WARNING, f"{item.id} mends this line of the log, and is applied", seen, do)
         case _ if state in MISFITS:
             do = subject.commands.command("status", "-v", "--overlay", item.id)
-            what = f"{item.id} mends this line, and does not fit this vLLM"
+            what = f"{item.id} mends this line of the log, and does not fit this vLLM"
             return Finding("log", Level.PROBLEM, what, seen, do)
         case _:
-            what = f"{item.id} is known for this line, and this vLLM has nothing of it"
+            what = f"{item.id} is known for this line of the log, and this vLLM has nothing of it"
             return Finding("log", Level.WARNING, what, seen, "another vLLM may have written the log")

@@ -24,12 +24,15 @@ class Elsewhere:
         advice: what they mean and what to do, in one or two sentences.
         link: where to read on: an address, or a page of the documentation.
         seen: the same in a user's words.
+        named: whether the lines name the code that fails: an overlay that has one in quotes mends it. Otherwise, words
+            in quotes that are just such a line are not the overlay's alone.
     """
 
     lines: tuple[str, ...]
     advice: str
     link: str
     seen: tuple[str, ...] = ()
+    named: bool = False
 
     @cached_property
     def known(self) -> tuple[KnownLine, ...]:
@@ -73,7 +76,12 @@ ELSEWHERE = (
         "plan.md",
     ),
     Elsewhere(
-        ("EngineDeadError", "EngineCore encountered an issue", "Engine core initialization failed"),
+        (
+            "EngineDeadError",
+            "EngineCore encountered an issue",
+            "died unexpectedly",
+            "Engine core initialization failed",
+        ),
         "This line is only the end: the engine's process died before. The first traceback above it in the log has the"
         " cause; give that line to `vpatch find`, or the log to `vpatch doctor --log`.",
         "doctor.md",
@@ -101,6 +109,7 @@ ELSEWHERE = (
         "Up to vLLM 0.24.0, a request that a step left out comes back with placeholders for drafts, and the embedding"
         " dies of them. Leave room for every request, or upgrade to 0.25.0.",
         _SPECULATION,
+        named=True,
     ),
     Elsewhere(
         ("NVRM: Xid", "Xid"),
@@ -154,17 +163,20 @@ ELSEWHERE = (
         ("Failed to advance FSM",),
         "vLLM 0.27 to 0.29 print this with structured output and speculation; by itself it is noise in the log.",
         _SPECULATION,
+        named=True,
     ),
     Elsewhere(
         ("DeepGemmFp8BlockScaledMMKernel",),
         "vLLM chose DeepGEMM for a block-FP8 layer. If it fails on an RTX 50 or PRO 6000, see `vpatch show"
         " sm12x-deepgemm`; `VLLM_USE_DEEP_GEMM=0` does without it.",
         _SPECULATION,
+        named=True,
     ),
     Elsewhere(
         ("_copy_mamba_state_block",),
         "A copy of a hybrid model's state failed. `vpatch doctor --run` shows the known defects of such copies.",
         _SPECULATION,
+        named=True,
     ),
     Elsewhere(
         (),

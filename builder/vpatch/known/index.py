@@ -10,6 +10,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.known.elsewhere import ELSEWHERE, Elsewhere
 from vpatch.known.lines import MESSAGE, Hit, KnownLine, line_at, stated, telling, words_of
 
+_HEAD = 4  # words of a log's line that may come before its level: which process wrote it
 _FEW = 2  # words that tell something, of a user's own words
 
 
@@ -61,7 +62,8 @@ class Index:
 
     def _of_overlays(self) -> Iterator[tuple[KnownLine, Source]]:
         for item in self.overlays:
-            for line in stated(item.overlay.symptoms, item.overlay.errors):
+            own = stated((), item.overlay.errors)
+            for line in (*own, *(one for one in stated(item.overlay.symptoms) if not _is_general(one))):
                 yield line, Source(item, None)
             for part in item.overlay.parts:
                 for line in stated((), part.errors):
@@ -102,7 +104,17 @@ def _best(found: Iterable[Match]) -> list[Match]:
     return sorted(best.values(), key=lambda one: (one.source.overlay is None, one.cut, -one.words))
 
 
+def _is_general(line: KnownLine) -> bool:
+    """Whether a line is just one that has many causes, perhaps with another word: it names no overlay."""
+    words = words_of(line.text)
+    tell = {*telling(line.text)}
+    general = (one for other in ELSEWHERE if not other.named for one in other.known)
+    return any(one.whole(words) and len(tell - {*telling(one.text)}) < _FEW for one in general)
+
+
 def in_line(index: Index, line: str) -> list[Match]:
-    """Return the known lines that one line of a log has, whole."""
+    """Return the known lines that one line of a log has, whole; a line of level INFO or DEBUG is no error."""
     words = words_of(line)
+    if any(word.text in {"info", "debug"} for word in words[:_HEAD]):
+        return []
     return [_match(known, source, line, hit) for known, source in index.lines if (hit := known.whole(words))]

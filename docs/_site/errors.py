@@ -1,0 +1,65 @@
+"""A hook of the site: a page of the known error lines, with a heading for each, from the data of `vpatch find`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued
+from vpatch.known.elsewhere import ELSEWHERE, Elsewhere
+from vpatch.known.index import Index
+
+OURS = tuple(item for item in discover() if item.origin.startswith("vpatch "))
+TOP = """# Error lines
+
+Paste the line here, and vpatch names the overlay or the cause. Paths, numbers, addresses and quotes do not matter:
+
+```sh
+vpatch find "ValueError: invalid literal for int() with base 10: 'sliding_window'"
+vpatch doctor --log server.log
+```
+
+If nothing is known, the exit code is 1. `vpatch find` also takes [symptoms](overlays/index.md) in your own words.
+
+"""
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the page."""
+    files.append(File.generated(config, "errors.md", content=TOP + "\n".join(page())))
+    return files
+
+
+def page() -> Iterator[str]:
+    """Yield the sections: lines of overlays first."""
+    for line, source in Index(OURS).lines:
+        if source.overlay:
+            yield from (f"## {heading(line.text)}", "", *of_overlay(source.overlay, source.part), "")
+    for one in ELSEWHERE:
+        yield from elsewhere(one)
+
+
+def heading(line: str) -> str:
+    """Format a line as code."""
+    return f"`{line}`"
+
+
+def of_overlay(item: Catalogued, part: str) -> Iterator[str]:
+    """Yield what mends a line."""
+    name = f"[{item.id}](overlays/{item.id}.md){f', part `{part}`' if part else ''}"
+    option = "--with" if item.overlay.opt_in else "--overlay"
+    yield f"The overlay {name} mends it: {item.overlay.summary} `vpatch apply {option} {item.id}`"
+
+
+def elsewhere(one: Elsewhere) -> Iterator[str]:
+    """Yield a section for each line and symptom of a cause; the advice stands below each."""
+    local = not one.link.startswith("https://")
+    where = PurePosixPath(one.link).stem if local else one.link
+    for line in one.lines:
+        yield from (f"## {heading(line)}", "", one.advice, "", *one.seen, "", f"[{where}]({one.link})", "")
+    for seen in one.seen if not one.lines else ():
+        yield from (f"## {re.sub('[<>]', '', seen).removesuffix('.')}", "", one.advice, "", f"[{where}]({one.link})", "")

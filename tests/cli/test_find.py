@@ -1,0 +1,146 @@
+"""`vpatch find`: what it prints, its exit code, and what it makes of logs that are large, binary or empty."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Process, Program, Ran, Trees
+from tests.forks import ended, start
+from tests.hybrid import HYBRID
+from tests.known.cases import HYBRID as REFUSED
+from tests.known.cases import LOCKED
+from tests.terminals import written
+
+WORKSPACE = "turboquant-workspace"
+ANSWER = {"overlay", "part", "state", "kind", "known", "seen", "do", "link"}
+NOTHING = "Nothing is known of this. `vpatch list` has all overlays, `vpatch doctor` looks at your vLLM.\n"
+
+
+def opened() -> None:
+    """Give the program the standard input that a test's process does not have."""
+    sys.stdin = os.fdopen(0, closefd=False)
+
+
+def used() -> float:
+    """Return the seconds of processor time that ended children took."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
+@pytest.fixture
+def piped(tmp_path: Path) -> Callable[..., Ran]:
+    """Run the program with a file as its standard input."""
+
+    def run(data: bytes | Path, *arguments: str | Path) -> Ran:
+        source = data if isinstance(data, Path) else tmp_path / "in"
+        if isinstance(data, bytes):
+            source.write_bytes(data)
+        with source.open("rb") as given, (tmp_path / "o").open("w+b") as out, (tmp_path / "e").open("w+b") as err:
+            code = ended(start("find", *arguments, streams=(given.fileno(), out.fileno(), err.fileno()), first=opened))
+        return Ran(code, (tmp_path / "o").read_text(), (tmp_path / "e").read_text())
+
+    return run
+
+
+def test_state_and_command(vpatch: Program, slim: Trees) -> None:
+    tree = slim("0.20.2")
+    ran = vpatch("find", "--tree", tree, REFUSED)
+    seen = vpatch("find", "--tree", tree, REFUSED, "--json").json
+
+    head, *lines = ran.out.splitlines()
+    assert (ran.code, head) == (0, f"  {HYBRID}  pending")
+    assert lines == [f"      known line: {REFUSED}", f"      `vpatch apply --overlay {HYBRID} {tree}`"]
+    assert ran.err.splitlines()[-1] == f"1 overlay known for this. `vpatch show {HYBRID}` explains it."
+    assert (seen["command"], seen["vllm"], [one["id"] for one in seen["overlays"]]) == ("find", "0.20.2", [HYBRID])
+    (answer,) = seen["matches"]
+    assert set(answer) == ANSWER
+    assert (answer["overlay"], answer["state"], answer["kind"], answer["seen"]) == (HYBRID, "pending", "line", REFUSED)
+
+
+def test_a_vllm_that_has_nothing_of_it(vpatch: Program, slim: Trees) -> None:
+    ran = vpatch("find", "--tree", slim("0.33.0"), REFUSED)
+
+    assert ran.code == 0
+    assert ran.out.startswith(f"  {HYBRID}  merged\n")
+    assert ran.out.endswith("this vLLM has nothing of it: the line is of another vLLM, or has another cause\n")
+
+
+def test_without_a_vllm(process: Process, tmp_path: Path) -> None:
+    """Words may stand alone, as a shell splits them; a cause that no overlay mends has advice and a link."""
+    ran = process("find", "illegal", "memory", "access", env={"PYTHONPATH": "", "VIRTUAL_ENV": str(tmp_path)})
+    mends = process("find", LOCKED, env={"PYTHONPATH": "", "VIRTUAL_ENV": str(tmp_path)})
+
+    assert (ran.code, ran.out.splitlines()[:2]) == (0, ["  elsewhere", "      known line: illegal memory access"])
+    assert "CUDA_LAUNCH_BLOCKING=1" in ran.out
+    assert ran.out.splitlines()[-1].strip().startswith("https://")
+    assert ran.err.endswith("No overlay mends this: what to do is below the line.\n")
+    assert mends.out.startswith(f"  {WORKSPACE}\n")
+    assert "note: no vLLM was found here, so no state is shown\n" in mends.err
+
+
+def test_nothing_is_known(vpatch: Program, slim: Trees) -> None:
+    for text in ("hello big world", "内存不足", "x", "!?"):
+        ran = vpatch("find", "--tree", slim("0.20.2"), text)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.endswith(NOTHING)
+
+
+def test_usage(vpatch: Program, slim: Trees) -> None:
+    assert vpatch("find", "x", "--tree", slim("0.20.2"), "--python", "python3").code == 2
+    assert vpatch("find", "x", "--tree", "nowhere-at-all").code == 2
+
+
+def test_80_columns(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").symlink_to(slim("0.20.2"))
+    monkeypatch.chdir(tmp_path)
+
+    for text in (REFUSED, "answers are garbage", "CUDA out of memory"):
+        seen = written("find", "--tree", "t", text, env={"COLUMNS": "80", "NO_COLOR": "1"})
+        for line in seen.splitlines():
+            assert len(line) <= 80 or "https://" in line, line
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b" \n\n", b"\0" * 5000, b"a/" * 50_000, b"is not supported for " * 5000, b"\xff\xfe\x1b[3" * 9000]
+)
+def test_input_that_says_nothing(piped: Callable[..., Ran], data: bytes) -> None:
+    begun = used()
+    ran = piped(data, "-")
+
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1)
+    assert used() - begun < 1.5
+
+
+def test_a_log_of_two_servers_in_color(piped: Callable[..., Ran]) -> None:
+    lines = [
+        f"\x1b[0;36m(Worker pid=1)\x1b[0;0m ERROR {LOCKED}",
+        "INFO 09-12 14:02:11 [loggers.py:1] Engine 000: Unknown recipe",
+        f"server-b | ERROR [core.py:9] {REFUSED}",
+    ]
+    ran = piped(("\n".join([*lines, "INFO 09-12 fine " * 10]) + "\n").encode() * 3000, "-")
+
+    assert ran.code == 0
+    assert [line.strip() for line in ran.out.splitlines() if line[2] != " "] == [WORKSPACE, HYBRID]
+
+
+@pytest.mark.deep
+def test_a_log_of_500_mb_is_read_at_its_end(piped: Callable[..., Ran], tmp_path: Path) -> None:
+    """A sparse file, whose end is a real log; the processor's time is measured, since the machine has other work."""
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        out.truncate(500 << 20)
+        out.seek(0, os.SEEK_END)
+        for number in range(100_000):
+            out.write(b"INFO 09-12 14:02:%d [loggers.py:127] Engine 000: GPU memory usage, unknown requests\n" % number)
+        out.write(LOCKED.encode())
+    begun = used()
+    ran = piped(log, "-")
+
+    assert ran.out.startswith(f"  {WORKSPACE}")
+    assert "only the last 16 of 508 MiB were searched" in ran.err
+    assert used() - begun < 1.5

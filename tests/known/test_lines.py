@@ -1,0 +1,79 @@
+"""Known lines are found in what users paste, and nothing is claimed where nothing is known."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch.core.catalogue import discover
+from vpatch.known.elsewhere import ELSEWHERE
+from vpatch.known.index import Index, Match
+from vpatch.known.lines import KnownLine, telling, words_of
+
+from tests.known.cases import KNOWN, LATER, LOCKED, UNKNOWN
+
+INDEX = Index(discover())
+IDS = {item.id for item in INDEX.overlays}
+
+
+def name(match: Match) -> str:
+    """Name what a match belongs to: an overlay, or the beginning of another cause's first line."""
+    item, other = match.source.overlay, match.source.elsewhere
+    return item.id if item else next(iter((*(other.lines if other else ()), *(other.seen if other else ()))))
+
+
+def right(text: str, wanted: str) -> bool:
+    found = INDEX.find(text)
+    return bool(found) and name(found[0]).startswith(wanted)
+
+
+def test_the_right_answer_comes_first() -> None:
+    cases = [case for case in (*KNOWN, *LATER) if case[1] in IDS or case not in LATER]
+    wrong = [(text, wanted, [*map(name, INDEX.find(text))]) for text, wanted in cases if not right(text, wanted)]
+
+    assert len(cases) >= 40
+    assert not wrong
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_nothing_is_claimed(text: str) -> None:
+    assert not INDEX.find(text)
+
+
+def test_paths_numbers_addresses_and_quotes_do_not_matter() -> None:
+    one = "0x7f3a12 at /usr/lib/a/cache.py:33 \"took\" 1.5 GiB, 'sm80' 9f3ab12c77d1 2x"
+    assert [word.text for word in words_of(one)] == ["at", "cache", "py", "took", "gib", "sm"]
+    assert telling("The answers of 12 requests are classes") == ("answer", "request", "classe")
+
+
+def test_a_line_that_ends_before_the_word_in_quotes_does_not_tell() -> None:
+    line = KnownLine("ValueError: bad literal for the setting 'window' of a layer")
+
+    assert line.last_quoted == 6
+    assert line.whole(words_of("bad literal for the setting 'window' of a layer"))
+    assert not line.whole(words_of("bad literal for the setting 'other' of a layer"))
+    assert not line.part(words_of("x: bad literal for the setting"))
+    found = line.part(words_of("x: bad literal for the setting window"))
+    assert found
+    assert (found.start, found.words, found.cut) == (3, 6, True)
+
+
+def test_every_line_has_its_own_answer() -> None:
+    """Each line of each overlay and of each other cause, pasted as it stands, leads to it first."""
+    for line, source in INDEX.lines:
+        found = INDEX.find(line.text)
+        assert source.key in [one.source.key for one in found], line.text
+        assert found[0].source.key == source.key or found[0].source.overlay, line.text
+    for one in ELSEWHERE:
+        assert one.known or one.seen
+        assert one.advice.endswith(".")
+        assert all(one in [match.source.elsewhere for match in INDEX.find(seen)] for seen in one.seen)
+
+
+def test_exclamation_marks_are_words() -> None:
+    assert "Answers are garbage, such as !!!! to the end." in [one.known for one in INDEX.find("!!!!!!!!!!!!!!!!!")]
+
+
+def test_a_whole_line_goes_before_words_of_another() -> None:
+    first, *others = INDEX.find(f"EngineDeadError after {LOCKED}")
+
+    assert name(first) == "turboquant-workspace"
+    assert [name(one) for one in others] == ["EngineDeadError"]
