@@ -62,4 +62,11 @@ def elsewhere(one: Elsewhere) -> Iterator[str]:
     for line in one.lines:
         yield from (f"## {heading(line)}", "", one.advice, "", *one.seen, "", f"[{where}]({one.link})", "")
     for seen in one.seen if not one.lines else ():
-        yield from (f"## {re.sub('[<>]', '', seen).removesuffix('.')}", "", one.advice, "", f"[{where}]({one.link})", "")
+        yield from (
+            f"## {re.sub('[<>]', '', seen).removesuffix('.')}",
+            "",
+            one.advice,
+            "",
+            f"[{where}]({one.link})",
+            "",
+        )

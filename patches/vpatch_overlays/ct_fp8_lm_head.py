@@ -175,7 +175,7 @@ overlay = Overlay(
         "Beside an FP8 head, the plain head of a draft model fails: 'Promotion for Float8 Types is not supported'.",
         "A model that ties its head to its embeddings starts, and its answers are garbage.",
     ),
-    errors=("There is no module or parameter named 'lm_head.input_scale' in ...",),
+    errors=("ValueError: There is no module or parameter named 'lm_head.input_scale' in ...",),
     upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
     needed=needed,
     releases={

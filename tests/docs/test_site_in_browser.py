@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import SimpleHTTPRequestHandler
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
+from vpatch.known.elsewhere import ELSEWHERE
 
 from tests.loopback import listening
 from tests.matrix.browser import chromium, window
@@ -98,6 +100,54 @@ def test_the_search_finds_an_error_message_without_a_network(show: Show) -> None
     results.first.wait_for()
 
     assert any("/overlays/turboquant-workspace/" in (link.get_attribute("href") or "") for link in results.all())
+
+
+ERRORS = {
+    "lm_head.input_scale": "lm_head.input_scale",
+    **{line: line for one in ELSEWHERE if one.named for line in one.lines},
+    "cudaErrorLaunchFailure": "cudaErrorLaunchFailure",
+    "unspecified launch failure": "unspecified launch failure",
+    "Xid 13": "Xid",
+    "Xid 31": "Xid",
+    "illegal memory access": "illegal memory access",
+    "cudaErrorIllegalAddress": "cudaErrorIllegalAddress",
+    "device-side assert": "device-side assert",
+    "operation not permitted when stream is capturing": "operation not permitted",
+    "EngineDeadError": "EngineDeadError",
+    "No available memory for the cache blocks": "No available memory",
+    "page size of the layer is not divisible": "page size of the layer",
+    "!!!!": "Answers are garbage",
+    "tool calls leak into the text": "Tool calls leak",
+    "acceptance falls": "acceptance rate falls",
+    "Workspace growth is not allowed": "Workspace is locked",
+    "TurboQuant KV cache is not supported for hybrid": "TurboQuant KV cache is not supported",
+    "Unknown SF transformation": "Unknown SF transformation",
+    "Promotion for Float8 Types is not supported": "Promotion for Float8 Types",
+    "invalid literal for int() with base 10: 'sliding_window'": "sliding_window",
+    "Unknown TurboQuant cache dtype: 'auto'": "Unknown TurboQuant cache dtype",
+}
+"""What users search for, and words of the heading that comes first."""
+
+
+def test_the_search_leads_to_each_error_line_first(show: Show, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints what came first for each: the page, and the section in it."""
+    page, first = show(""), {}
+    box, results = page.get_by_role("textbox", name="Search"), page.locator(".md-search-result__item")
+    box.click()
+    for text in ("Workspace growth is not allowed", *ERRORS):
+        box.fill(text)
+        box.press("End")
+        page.wait_for_timeout(600)  # the search waits for the end of typing
+        results.first.wait_for()
+        links = results.first.locator("a").all()
+        first[text] = [(link.get_attribute("href") or "", link.inner_text().split("\n")[0]) for link in links[:2]]
+    with capsys.disabled():
+        for text, links in first.items():
+            sys.stdout.write(f"{text:56} {links[-1][1]}\n")
+
+    wrong = {text: first[text] for text, words in ERRORS.items() if words not in first[text][-1][1]}
+    assert not wrong
+    assert all("/errors/" in links[0][0] for links in first.values())
 
 
 def test_a_wide_table_scrolls_in_its_place_by_keyboard(show: Show) -> None:

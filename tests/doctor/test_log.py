@@ -11,7 +11,10 @@ from tests.known.cases import HYBRID as REFUSED
 
 
 def test_lines_of_overlays_and_of_others(diagnose: Diagnose, stock: Path, healthy: Path, tmp_path: Path) -> None:
-    log = put(tmp_path / "log", f"INFO fine\n\x1b[31mERROR\x1b[0m {REFUSED}\nEngineDeadError: see above\nxid 3 of a sum of many words\n")
+    log = put(
+        tmp_path / "log",
+        f"INFO fine\n\x1b[31mERROR\x1b[0m {REFUSED}\nEngineDeadError: see above\nxid 3 of a sum of many words\n",
+    )
     (mended, end), (applied, _) = (diagnose(one, "--log", log, name="log") for one in (stock, healthy))
 
     assert (mended["level"], mended["what"]) == ("problem", f"{HYBRID}, not applied, mends this line of the log")

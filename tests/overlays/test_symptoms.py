@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover
+from vpatch.known.lines import MESSAGE
 
 from tests.releases import FACTS, fact, tree_of
 
 SYMPTOMS = {item.id: item.overlay.symptoms for item in discover() if item.id in FACTS}
-MESSAGES = [(name, text) for name, texts in SYMPTOMS.items() for text in texts if re.match(r"\w+Error: ", text)]
+ERRORS = {item.id: item.overlay.errors for item in discover() if item.id in FACTS}
+MESSAGES = [
+    (name, text) for of in (SYMPTOMS, ERRORS) for name, texts in of.items() for text in texts if MESSAGE.match(text)
+]
 
 # By overlay, a release with the defect, and its file that has the error message.
 RAISED = {

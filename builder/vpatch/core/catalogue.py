@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 
 GROUP = "vpatch.overlays"
 _OWN = "vpatch_overlays"  # to ask for the distribution's name takes 10 ms
-_TEXTS = tuple | list
 _FIELDS: Mapping[str, Any] = {  # all of texts
     "summary": str,
-    "upstream": _TEXTS,
-    "symptoms": _TEXTS,
-    "errors": _TEXTS,
+    "upstream": tuple | list,
+    "symptoms": tuple | list,
+    "errors": tuple | list,
     "releases": Mapping,
 }
 _LONGEST = 1000  # characters of an error
