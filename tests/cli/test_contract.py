@@ -42,7 +42,15 @@ STATES = {str(state) for state in State}
 PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
 VERDICT = {"id": str, "state": STATES, "because": str, "parts": [PART]}
 PROBLEM = {"code": str, "what": str, "file": str, "scope": (str, NoneType), "cause": str}
-ENTRY = {"id": str, "summary": str, "opt_in": bool, "symptoms": [str], "upstream": [str], "origin": str}
+ENTRY = {
+    "id": str,
+    "summary": str,
+    "opt_in": bool,
+    "symptoms": [str],
+    "errors": [str],
+    "upstream": [str],
+    "origin": str,
+}
 ENTRY |= {"sha256": (str, NoneType)}
 DETAIL = ENTRY | {
     "why": str,

@@ -236,6 +236,7 @@ def test_nothing_is_tried_where_there_are_threads() -> None:
 ODD = {
     "overlay = Overlay(summary=1, parts=overlay.parts)": "its `summary` is not",
     "overlay = Overlay(summary='x', parts=overlay.parts, symptoms=5)": "its `symptoms` is not",
+    "overlay = Overlay(summary='x', parts=(Part('p', overlay.parts[0].shapes, errors='x'),))": "the `errors` of a part",
     "overlay = Overlay(summary='x', parts=overlay.parts, upstream=[5])": "its `upstream` is not",
     "overlay = Overlay(summary='x', parts=overlay.parts, releases=None)": "its `releases` is not",
     "overlay = Overlay(summary='x', parts=5)": "object is not iterable",

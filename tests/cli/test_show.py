@@ -35,6 +35,9 @@ def test_each_part_stands_alone_and_is_the_same_once_applied(vpatch: Program, tr
     json = vpatch("show", HEAD, tree, "--json").json
 
     assert (pending.code, applied.code) == (0, 0)
+    assert (
+        "\nA log has\n  ValueError: There is no module or parameter named 'lm_head.input_scale' in ...\n" in pending.out
+    )
     before, after = parts_of(pending.out), parts_of(applied.out)
     assert {name: lines[1:] for name, lines in before.items()} == {name: lines[1:] for name, lines in after.items()}
     heads = [line for lines in before.values() for line in lines if line.startswith("+++ ")]

@@ -131,7 +131,7 @@ ERRORS = {
 
 def test_the_search_leads_to_each_error_line_first(show: Show, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints what came first for each: the page, and the section in it."""
-    page, first = show(""), {}
+    page, first = show(""), dict[str, list[tuple[str, str]]]()
     box, results = page.get_by_role("textbox", name="Search"), page.locator(".md-search-result__item")
     box.click()
     for text in ("Workspace growth is not allowed", *ERRORS):
@@ -142,12 +142,12 @@ def test_the_search_leads_to_each_error_line_first(show: Show, capsys: pytest.Ca
         links = results.first.locator("a").all()
         first[text] = [(link.get_attribute("href") or "", link.inner_text().split("\n")[0]) for link in links[:2]]
     with capsys.disabled():
-        for text, links in first.items():
-            sys.stdout.write(f"{text:56} {links[-1][1]}\n")
+        for text, found in first.items():
+            sys.stdout.write(f"{text:56} {found[-1][1]}\n")
 
     wrong = {text: first[text] for text, words in ERRORS.items() if words not in first[text][-1][1]}
     assert not wrong
-    assert all("/errors/" in links[0][0] for links in first.values())
+    assert all("/errors/" in found[0][0] for found in first.values())
 
 
 def test_a_wide_table_scrolls_in_its_place_by_keyboard(show: Show) -> None:

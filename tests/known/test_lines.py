@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from vpatch.core.catalogue import discover
 from vpatch.known.elsewhere import ELSEWHERE
-from vpatch.known.index import Index, Match
+from vpatch.known.index import Index, KnownMatch
 from vpatch.known.lines import KnownLine, telling, words_of
 
 from tests.known.cases import KNOWN, LATER, LOCKED, UNKNOWN
@@ -14,7 +14,7 @@ INDEX = Index(discover())
 IDS = {item.id for item in INDEX.overlays}
 
 
-def name(match: Match) -> str:
+def name(match: KnownMatch) -> str:
     """Name what a match belongs to: an overlay, or the beginning of another cause's first line."""
     item, other = match.source.overlay, match.source.elsewhere
     return item.id if item else next(iter((*(other.lines if other else ()), *(other.seen if other else ()))))
@@ -69,7 +69,7 @@ def test_every_line_has_its_own_answer() -> None:
 
 
 def test_exclamation_marks_are_words() -> None:
-    assert "Answers are garbage, such as !!!! to the end." in [one.known for one in INDEX.find("!!!!!!!!!!!!!!!!!")]
+    assert "Answers are garbage, as in !!!! to the end." in [one.known for one in INDEX.find("!!!!!!!!!!!!!!!!!")]
 
 
 def test_a_whole_line_goes_before_words_of_another() -> None:

@@ -28,7 +28,7 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Failure, naming
 from vpatch.known import logs
-from vpatch.known.index import Index, Match
+from vpatch.known.index import Index, KnownMatch
 from vpatch.tree.locate import Tree
 
 _PASTED = 128 << 10  # bytes of a text that may be broken anywhere; of a longer one, each line stands alone
@@ -37,10 +37,10 @@ _ORDER = (State.PENDING, State.CONFLICT, State.DRIFTED, State.APPLIED, State.MER
 
 
 @dataclass(frozen=True)
-class Answer:
+class FindAnswer:
     """A match, the state in this vLLM of the overlay that it names, None if it names none or no vLLM is known."""
 
-    match: Match
+    match: KnownMatch
     state: State | None
     do: str
 
@@ -69,7 +69,7 @@ class Answer:
 class FindReport(Report):
     """What is known of a text; `tree` is the vLLM that was judged, None without one."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[FindAnswer]
     verdicts: Sequence[Verdict]
     tree: Tree | None
 
@@ -88,7 +88,7 @@ class FindReport(Report):
             yield from fitted([f"      {line}" for line in _about(answer, several=several)], width)
 
 
-def _about(answer: Answer, *, several: bool) -> Iterator[str]:
+def _about(answer: FindAnswer, *, several: bool) -> Iterator[str]:
     match, elsewhere = answer.match, answer.match.source.elsewhere
     kind = "symptom with all of your words" if match.symptom else "begins or ends as" if match.cut else "known line"
     yield f"{kind}: {match.known}"
@@ -173,7 +173,7 @@ def _judged(target: Target, ids: tuple[str, ...]) -> tuple[Tree | None, Sequence
     return tree, api.status(tree, Selection(ids)).overlays if ids else ()
 
 
-def answered(found: Sequence[Match], verdicts: Sequence[Verdict], target: Target) -> list[Answer]:
+def answered(found: Sequence[KnownMatch], verdicts: Sequence[Verdict], target: Target) -> list[FindAnswer]:
     """Return the answers: whole lines first, then by state, what is ready to apply first."""
     answers = [_answer(match, verdicts, target) for match in found]
     place = {state: number for number, state in enumerate(_ORDER)}
@@ -182,14 +182,14 @@ def answered(found: Sequence[Match], verdicts: Sequence[Verdict], target: Target
     )
 
 
-def _answer(match: Match, verdicts: Sequence[Verdict], target: Target) -> Answer:
+def _answer(match: KnownMatch, verdicts: Sequence[Verdict], target: Target) -> FindAnswer:
     item, elsewhere = match.source.overlay, match.source.elsewhere
     if item is None:
-        return Answer(match, None, elsewhere.advice if elsewhere else "")
+        return FindAnswer(match, None, elsewhere.advice if elsewhere else "")
     option = "--with" if item.overlay.opt_in else "--overlay"
     verdict = next((one for one in verdicts if one.id == item.id), None)
     if verdict is None:
-        return Answer(match, None, target.command("apply", option, item.id))
+        return FindAnswer(match, None, target.command("apply", option, item.id))
     part = next((one.state for one in verdict.parts if one.name == match.source.part), None)
     state = part or verdict.state
     match state:
@@ -201,10 +201,10 @@ def _answer(match: Match, verdicts: Sequence[Verdict], target: Target) -> Answer
             do = f"it does not fit this vLLM: {target.command('status', '-v', '--overlay', item.id)}"
         case _:
             do = "this vLLM has nothing of it: the line is of another vLLM, or has another cause"
-    return Answer(match, state, do)
+    return FindAnswer(match, state, do)
 
 
-def outcome(answers: Sequence[Answer]) -> str:
+def outcome(answers: Sequence[FindAnswer]) -> str:
     """Return the last line."""
     ids = [*dict.fromkeys(one.name for one in answers if one.match.source.overlay)]
     others = len(answers) - len([one for one in answers if one.match.source.overlay])

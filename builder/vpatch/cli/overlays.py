@@ -30,6 +30,11 @@ def title(item: Catalogued) -> str:
     return f"{item.id}{' (opt-in)' if item.overlay.opt_in else ''}: {item.overlay.summary}"
 
 
+def log_lines(item: Catalogued) -> list[str]:
+    """Return the lines of a log by which an overlay is known, beside those among its symptoms."""
+    return [*item.overlay.errors, *(line for part in item.overlay.parts for line in part.errors)]
+
+
 def summary(item: Catalogued) -> dict[str, object]:
     """Return what `--json` has of each overlay."""
     overlay = item.overlay
@@ -38,6 +43,7 @@ def summary(item: Catalogued) -> dict[str, object]:
         "summary": overlay.summary,
         "opt_in": overlay.opt_in,
         "symptoms": list(overlay.symptoms),
+        "errors": log_lines(item),
         "upstream": list(overlay.upstream),
         "origin": item.origin,
         "sha256": item.sha256,

@@ -23,7 +23,7 @@ from vpatch.cli.options import (
     with_project,
 )
 from vpatch.cli.output import Report, fitted
-from vpatch.cli.overlays import summary, title
+from vpatch.cli.overlays import log_lines, summary, title
 from vpatch.cli.target import Target
 from vpatch.cli.wording import Line, command, counted, diff_line, table
 from vpatch.core.catalogue import Selection, discover, has_mark, select
@@ -90,7 +90,7 @@ class ShowReport(Report):
             title(item),
             f"From {item.origin}{f' (sha256:{item.sha256})' if item.sha256 else ''}.",
             *_section("You see", item.overlay.symptoms),
-            *_section("A log has", _errors(item)),
+            *_section("A log has", log_lines(item)),
             *_section("Why", why if item.why else ()),
             *_section("Releases", releases),
             *_section("Upstream", _links(item)),
@@ -111,11 +111,6 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
 
 def _links(item: Catalogued) -> list[str]:
     return [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
-
-
-def _errors(item: Catalogued) -> list[str]:
-    """Return the lines of a log by which the overlay is known, except those among its symptoms."""
-    return [*item.overlay.errors, *(line for part in item.overlay.parts for line in part.errors)]
 
 
 def _files(item: Catalogued) -> Iterator[str]:

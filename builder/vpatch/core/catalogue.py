@@ -173,6 +173,8 @@ def _check_types(overlay: Overlay) -> None:
         value: Any = getattr(overlay, field)
         if not isinstance(value, kind) or not all(isinstance(text, str) for text in value):
             raise TypeError(f"its `{field}` is not what `help(vpatch.Overlay)` says")
+    if any(not isinstance(part.errors, tuple | list) for part in overlay.parts):
+        raise TypeError("the `errors` of a part are not what `help(vpatch.Part)` says")
     if not all(isinstance(file, str) for file in overlay.files):
         raise TypeError("an edit names no file")
 

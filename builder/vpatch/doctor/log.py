@@ -10,7 +10,7 @@ from vpatch.core.verdict import MISFITS, State
 from vpatch.doctor.subject import Finding, Level, Subject
 from vpatch.errors import naming
 from vpatch.known import logs
-from vpatch.known.index import Index, Match
+from vpatch.known.index import Index, KnownMatch
 
 _MIB = 1 << 20
 
@@ -40,7 +40,7 @@ def findings(subject: Subject, log: logs.Tail) -> Iterator[Finding]:
         yield Finding("log", Level.NOTE, f"only {searched} were searched")
 
 
-def _finding(subject: Subject, match: Match) -> Finding:
+def _finding(subject: Subject, match: KnownMatch) -> Finding:
     item, elsewhere, seen = match.source.overlay, match.source.elsewhere, (match.seen,)
     if item is None:
         return Finding("log", Level.WARNING, match.known, seen, elsewhere.advice if elsewhere else "")

@@ -25,7 +25,7 @@ class Elsewhere:
         link: where to read on: an address, or a page of the documentation.
         seen: the same in a user's words.
         named: whether the lines name the code that fails: an overlay that has one in quotes mends it. Otherwise, words
-            in quotes that are just such a line are not the overlay's alone.
+            in quotes that are just one of the lines are not the overlay's alone.
     """
 
     lines: tuple[str, ...]
@@ -174,7 +174,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         ("_copy_mamba_state_block",),
-        "A copy of a hybrid model's state failed. `vpatch doctor --run` shows the known defects of such copies.",
+        "A copy of a hybrid model's state failed. `vpatch doctor --run` shows the known defects of these copies.",
         _SPECULATION,
         named=True,
     ),
@@ -184,7 +184,7 @@ ELSEWHERE = (
         " your vLLM has. `VLLM_USE_V2_MODEL_RUNNER` and prefix caching decide, too.",
         _SPECULATION,
         (
-            "Answers are garbage, such as !!!! to the end.",
+            "Answers are garbage, as in !!!! to the end.",
             "The acceptance rate falls: drafts find no acceptance any longer.",
         ),
     ),

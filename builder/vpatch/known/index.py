@@ -15,7 +15,7 @@ _FEW = 2  # words that tell something, of a user's own words
 
 
 @dataclass(frozen=True)
-class Source:
+class KnownSource:
     """What a line belongs to: an overlay, perhaps one of its parts, or a cause elsewhere; the other is None."""
 
     overlay: Catalogued | None
@@ -29,7 +29,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Match:
+class KnownMatch:
     """A known line or symptom in what the user gave.
 
     Attributes:
@@ -41,7 +41,7 @@ class Match:
         symptom: whether `known` is a symptom that has all of the user's words; else it is a line of a log.
     """
 
-    source: Source
+    source: KnownSource
     known: str
     seen: str
     words: int
@@ -56,49 +56,49 @@ class Index:
     overlays: Sequence[Catalogued]
 
     @cached_property
-    def lines(self) -> Sequence[tuple[KnownLine, Source]]:
+    def lines(self) -> Sequence[tuple[KnownLine, KnownSource]]:
         """Each known line of a log, with what it belongs to."""
-        return [*self._of_overlays(), *((line, Source(None, one)) for one in ELSEWHERE for line in one.known)]
+        return [*self._of_overlays(), *((line, KnownSource(None, one)) for one in ELSEWHERE for line in one.known)]
 
-    def _of_overlays(self) -> Iterator[tuple[KnownLine, Source]]:
+    def _of_overlays(self) -> Iterator[tuple[KnownLine, KnownSource]]:
         for item in self.overlays:
             own = stated((), item.overlay.errors)
             for line in (*own, *(one for one in stated(item.overlay.symptoms) if not _is_general(one))):
-                yield line, Source(item, None)
+                yield line, KnownSource(item, None)
             for part in item.overlay.parts:
                 for line in stated((), part.errors):
-                    yield line, Source(item, None, part.name)
+                    yield line, KnownSource(item, None, part.name)
 
-    def find(self, text: str) -> list[Match]:
-        """Return what is known of a pasted text: lines that it has, else those that it has a part of, else symptoms."""
+    def find(self, text: str) -> list[KnownMatch]:
+        """Return what is known of a text: lines that it has, else lines of which it has a part, else symptoms."""
         words = words_of(text)
         found = [_match(line, source, text, hit) for line, source in self.lines if (hit := line.whole(words))]
         if not any(one.source.overlay for one in found):
             found += [_match(line, source, text, hit) for line, source in self.lines if (hit := line.part(words))]
         return _best(found) or self._symptoms(text)
 
-    def _symptoms(self, text: str) -> list[Match]:
+    def _symptoms(self, text: str) -> list[KnownMatch]:
         """Return the symptoms that have every word of a text that tells something."""
         asked = {*telling(text)}
         if len(asked) < _FEW and asked != {"!!!!"}:
             return []
         told = ((story, item) for item in self.overlays for story in item.overlay.symptoms)
-        stories = [(story, Source(item, None)) for story, item in told if not MESSAGE.match(story)]
-        stories += [(story, Source(None, one)) for one in ELSEWHERE for story in one.seen]
+        stories = [(story, KnownSource(item, None)) for story, item in told if not MESSAGE.match(story)]
+        stories += [(story, KnownSource(None, one)) for one in ELSEWHERE for story in one.seen]
         return [
-            Match(source, story, line_at(text, 0), len(asked), symptom=True)
+            KnownMatch(source, story, line_at(text, 0), len(asked), symptom=True)
             for story, source in stories
             if asked <= {*telling(story)}
         ]
 
 
-def _match(line: KnownLine, source: Source, text: str, hit: Hit) -> Match:
-    return Match(source, line.text, line_at(text, hit.start), hit.words, hit.cut)
+def _match(line: KnownLine, source: KnownSource, text: str, hit: Hit) -> KnownMatch:
+    return KnownMatch(source, line.text, line_at(text, hit.start), hit.words, hit.cut)
 
 
-def _best(found: Iterable[Match]) -> list[Match]:
+def _best(found: Iterable[KnownMatch]) -> list[KnownMatch]:
     """Return the match with the most words of each source; whole lines come first, overlays before other causes."""
-    best: dict[object, Match] = {}
+    best: dict[object, KnownMatch] = {}
     for one in sorted(found, key=lambda one: (one.cut, -one.words)):
         best.setdefault(one.source.key, one)
     return sorted(best.values(), key=lambda one: (one.source.overlay is None, one.cut, -one.words))
@@ -112,7 +112,7 @@ def _is_general(line: KnownLine) -> bool:
     return any(one.whole(words) and len(tell - {*telling(one.text)}) < _FEW for one in general)
 
 
-def in_line(index: Index, line: str) -> list[Match]:
+def in_line(index: Index, line: str) -> list[KnownMatch]:
     """Return the known lines that one line of a log has, whole; a line of level INFO or DEBUG is no error."""
     words = words_of(line)
     if any(word.text in {"info", "debug"} for word in words[:_HEAD]):

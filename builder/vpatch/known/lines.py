@@ -19,6 +19,7 @@ MESSAGE = re.compile(r"\A\w+(?:Error|Exception): ")
 _QUOTED = re.compile(r"(?<!\w)'([^']++)'(?!\w)|\"([^\"]++)\"")
 _VARIES = "..."
 _FARTHEST = 40  # words that stand for one `...`
+_FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed", "memory", "unknown"})  # in any log
 _SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
 _CUT_WORDS = 3  # of a known line, at the least, that a cut line has
 
@@ -117,10 +118,11 @@ class KnownLine:
         return len(words_of(text[: ends[-1]])) if ends else 0
 
     @cached_property
-    def anchor(self) -> bytes:
-        """The longest piece without digits: a log without it, in lower case, does not have the line."""
+    def pieces(self) -> tuple[bytes, ...]:
+        """Its pieces without digits, the rarest in a log first: one without any of them, in lower case, has it not."""
         text = re.sub(r"\.\.\.|[^A-Za-z_]+", " ", MESSAGE.sub("", self.text)).lower()
-        return max(text.split(), key=len, default="").encode()
+        found = sorted(dict.fromkeys(text.split()), key=lambda piece: (piece in _FREQUENT, -len(piece)))
+        return tuple(piece.encode() for piece in found)
 
     def whole(self, words: Sequence[Word]) -> Hit | None:
         """Find the first place where every word of the line stands, or return None."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from vpatch.known.index import Index, Match, in_line
+from vpatch.known.index import Index, KnownMatch, in_line
 
 MOST = 16 << 20  # bytes: what is read in a second
 _BLOCK = 1 << 20
@@ -56,32 +56,37 @@ def tail(stream: BinaryIO, most: int = MOST) -> Tail:
     return Tail(tuple(kept), held, size)
 
 
-def known_in(index: Index, found: Tail) -> list[Match]:
+def known_in(index: Index, found: Tail) -> list[KnownMatch]:
     """Return what the end of a log has: for each overlay and each other cause, the first line that has a known one."""
-    matches: dict[object, Match] = {}
+    matches: dict[object, tuple[int, KnownMatch]] = {}
     looked: set[bytes] = set()
-    for line in _candidates(index, found.blocks):
+    for place, line in _candidates(index, found.blocks):
         form = line.translate(None, b"0123456789")  # numbers do not matter, and most lines differ by nothing else
         if form not in looked:
             looked.add(form)
             for match in in_line(index, line.decode("utf-8", "replace")):
-                matches.setdefault(match.source.key, match)
-    return list(matches.values())
+                first = matches.setdefault(match.source.key, (place, match))
+                matches[match.source.key] = min(first, (place, match), key=lambda one: one[0])
+    return [match for _, match in sorted(matches.values(), key=lambda one: one[0])]
 
 
-def _candidates(index: Index, blocks: tuple[bytes, ...]) -> Iterator[bytes]:
-    """Yield the lines that have the longest word of a known one."""
-    anchors = dict.fromkeys(line.anchor for line, _ in index.lines if line.anchor)
-    before = b""
+def _candidates(index: Index, blocks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the place of each line of the log that has all pieces of a known one, and that line."""
+    known = dict.fromkeys(line.pieces for line, _ in index.lines if line.pieces)
+    before, begun = b"", 0
     for block in blocks:
         # A line may begin in the block before.
         whole = before[-_LONGEST:] + block
+        offset = begun - len(whole) + len(block)
+        begun += len(block)
         lowered = whole.lower()
-        for anchor in anchors:
-            at = lowered.find(anchor)
+        for rarest, *others in known:
+            at = lowered.find(rarest)
             while at >= 0:
-                start = max(whole.rfind(b"\n", 0, at) + 1, at - _LONGEST)
-                end = whole.find(b"\n", at, at + _LONGEST)
-                yield whole[start : at + _LONGEST if end < 0 else end]
-                at = lowered.find(anchor, end if end > 0 else at + _LONGEST)
+                start = max(lowered.rfind(b"\n", 0, at) + 1, at - _LONGEST)
+                end = lowered.find(b"\n", at, at + _LONGEST)
+                end = at + _LONGEST if end < 0 else end
+                if all(lowered.find(piece, start, end) >= 0 for piece in others):
+                    yield offset + start, whole[start:end]
+                at = lowered.find(rarest, end)
         before = block
