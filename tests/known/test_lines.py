@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from vpatch.core.catalogue import discover
+from vpatch.cli.find import FindReport, answered, outcome
+from vpatch.cli.target import Target
+from vpatch.core.catalogue import Selection, discover
+from vpatch.core.overlay import Catalogued, Overlay, Part
+from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.known.elsewhere import ELSEWHERE
 from vpatch.known.index import Index, KnownMatch
 from vpatch.known.lines import KnownLine, telling, words_of
@@ -77,3 +81,28 @@ def test_a_whole_line_goes_before_words_of_another() -> None:
 
     assert name(first) == "turboquant-workspace"
     assert [name(one) for one in others] == ["EngineDeadError"]
+
+
+def item(name: str, summary: str, part: Part, **about: tuple[str, ...]) -> Catalogued:
+    return Catalogued(name, Overlay(summary, (part,), **about), "")  # type: ignore[arg-type]
+
+
+def test_two_overlays_with_one_line() -> None:
+    """What is pending comes first, by the state of the part that has the line, and both say what they mend."""
+    line = "slot table is locked at 'rows'"
+    one = item("one", "Rows of drafts.", Part("p", errors=(line,)))
+    two = item("two", "Rows of prompts.", Part("q"), errors=(line,), symptoms=('It ends with "died unexpectedly".',))
+    found = Index((one, two)).find("E slot table is locked at 'rows' 0x7f")
+    parts = {name: PartVerdict(name, state, "", "", ()) for name, state in (("p", State.APPLIED), ("q", State.PENDING))}
+    verdicts = [Verdict("one", (parts["p"],)), Verdict("two", (parts["q"],))]
+    answers = answered(found, verdicts, Target(None, None, Selection(()), verbose=False))
+
+    assert [(match.source.key, match.source.part) for match in found] == [("one", "p"), ("two", "")]
+    assert [(one.name, one.state) for one in answers] == [("two", State.PENDING), ("one", State.APPLIED)]
+    shown = "\n".join(line.text for line in FindReport(answers=answers, verdicts=(), tree=None).shown(None))
+    assert "what it mends: Rows of drafts." in shown
+    assert "what it mends: Rows of prompts." in shown
+    assert "tells them apart" in outcome(answers)
+    assert [name(match) for match in Index((two,)).find("Worker proc VllmWorker-1 died unexpectedly")] == [
+        "EngineDeadError"
+    ]

@@ -24,8 +24,8 @@ class Elsewhere:
         advice: what they mean and what to do, in one or two sentences.
         link: where to read on: an address, or a page of the documentation.
         seen: the same in a user's words.
-        named: whether the lines name the code that fails: an overlay that has one in quotes mends it. Otherwise, words
-            in quotes that are just one of the lines are not the overlay's alone.
+        named: whether the lines name the code that fails: an overlay that states one mends it. Else an overlay that
+            states just one of the lines does not get it: it has other causes, too.
     """
 
     lines: tuple[str, ...]
@@ -80,6 +80,7 @@ ELSEWHERE = (
             "EngineDeadError",
             "EngineCore encountered an issue",
             "died unexpectedly",
+            "Worker proc VllmWorker-1 died unexpectedly",
             "Engine core initialization failed",
         ),
         "This line is only the end: the engine's process died before. The first traceback above it in the log has the"

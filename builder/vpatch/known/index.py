@@ -62,12 +62,10 @@ class Index:
 
     def _of_overlays(self) -> Iterator[tuple[KnownLine, KnownSource]]:
         for item in self.overlays:
-            own = stated((), item.overlay.errors)
-            for line in (*own, *(one for one in stated(item.overlay.symptoms) if not _is_general(one))):
-                yield line, KnownSource(item, None)
+            own = [(line, KnownSource(item, None)) for line in stated(item.overlay.symptoms, item.overlay.errors)]
             for part in item.overlay.parts:
-                for line in stated((), part.errors):
-                    yield line, KnownSource(item, None, part.name)
+                own += [(line, KnownSource(item, None, part.name)) for line in stated((), part.errors)]
+            yield from ((line, source) for line, source in own if not _is_general(line))
 
     def find(self, text: str) -> list[KnownMatch]:
         """Return what is known of a text: lines that it has, else lines of which it has a part, else symptoms."""
