@@ -16,10 +16,10 @@ from vpatch.known.index import Index
 OURS = tuple(item for item in discover() if item.origin.startswith("vpatch "))
 TOP = """# Error lines
 
-Paste the line here, and vpatch names the overlay or the cause. Paths, numbers, addresses and quotes do not matter:
+Paste the line into this command, and vpatch names the overlay or the cause. Paths, numbers, addresses and quotes do not matter:
 
 ```sh
-vpatch find "ValueError: invalid literal for int() with base 10: 'sliding_window'"
+vpatch find "invalid literal for int() with base 10: 'sliding_window'"
 vpatch doctor --log server.log
 ```
 

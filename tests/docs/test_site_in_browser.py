@@ -25,7 +25,9 @@ pytestmark = pytest.mark.deep
 FIRST = ("", "overlays/turboquant-hybrid/")
 WRITTEN = (path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md"))
 REPORTS = "decode/"  # of runs, which are not published
-OTHERS = sorted({"overlays/", "command-line/", *(f"{page}/" for page in WRITTEN if not f"{page}".startswith(REPORTS))})
+OTHERS = sorted(
+    {"overlays/", "command-line/", "errors/", *(f"{page}/" for page in WRITTEN if not f"{page}".startswith(REPORTS))}
+)
 WINDOWS = ((1280, False), (400, True))
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
 

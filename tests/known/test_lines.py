@@ -93,7 +93,7 @@ def test_two_overlays_with_one_line() -> None:
     one = item("one", "Rows of drafts.", Part("p", errors=(line,)))
     two = item("two", "Rows of prompts.", Part("q"), errors=(line,), symptoms=('It ends with "died unexpectedly".',))
     found = Index((one, two)).find("E slot table is locked at 'rows' 0x7f")
-    parts = {name: PartVerdict(name, state, "", "", ()) for name, state in (("p", State.APPLIED), ("q", State.PENDING))}
+    parts = {name: PartVerdict(name, state, "", ()) for name, state in (("p", State.APPLIED), ("q", State.PENDING))}
     verdicts = [Verdict("one", (parts["p"],)), Verdict("two", (parts["q"],))]
     answers = answered(found, verdicts, Target(None, None, Selection(()), verbose=False))
 

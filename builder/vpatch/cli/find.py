@@ -90,7 +90,7 @@ class FindReport(Report):
 
 def _about(answer: FindAnswer, *, several: bool) -> Iterator[str]:
     match, elsewhere = answer.match, answer.match.source.elsewhere
-    kind = "symptom with all of your words" if match.symptom else "begins or ends as" if match.cut else "known line"
+    kind = "symptom with all of your words" if match.symptom else "has a part of" if match.cut else "known line"
     yield f"{kind}: {match.known}"
     if match.source.overlay and (several or match.cut or match.symptom):
         yield f"what it mends: {match.source.overlay.overlay.summary}"
@@ -110,7 +110,7 @@ def address(link: str) -> str:
 @click.command(
     "find",
     epilog=examples(
-        "find \"ValueError: invalid literal for int() with base 10: 'sliding_window'\"",
+        "find \"invalid literal for int() with base 10: 'sliding_window'\"",
         "find answers are garbage",
         "find - --tree .venv < server.log",
     ),
