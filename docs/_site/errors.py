@@ -16,7 +16,8 @@ from vpatch.known.index import Index
 OURS = tuple(item for item in discover() if item.origin.startswith("vpatch "))
 TOP = """# Error lines
 
-Paste the line into this command, and vpatch names the overlay or the cause. Paths, numbers, addresses and quotes do not matter:
+Paste the line into this command, and vpatch names the overlay or the cause. Paths, numbers, addresses and quotes do
+not matter:
 
 ```sh
 vpatch find "invalid literal for int() with base 10: 'sliding_window'"
