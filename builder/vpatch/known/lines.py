@@ -19,6 +19,7 @@ MESSAGE = re.compile(r"\A\w+(?:Error|Exception): ")
 _QUOTED = re.compile(r"(?<!\w)'([^']++)'(?!\w)|\"([^\"]++)\"")
 _VARIES = "..."
 _FARTHEST = 40  # words that stand for one `...`
+_GAP = 12  # words for one `...` at the end of a text that was cut off
 _FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed", "memory", "unknown"})  # in any log
 _SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
 _CUT_WORDS = 3  # of a known line, at the least, that a cut line has
@@ -150,17 +151,34 @@ class KnownLine:
         A text that ends before a word in quotes is not recognized: that word tells which error it is.
         """
         known, longest = self.words, len(words)
+        for at in range(longest):
+            length = self._begun(words, at) if words[at].text == known[0] else 0
+            if length and length >= self.last_quoted and _telling_enough(known[:length]):
+                return Hit(words[at].at, length, cut=True)
         for length in range(min(len(known) - 1, longest), _CUT_WORDS - 1, -1):
-            tail, head = words[longest - length :], words[:length]
-            # Cut at its end: what comes last in the text begins the known line.
-            if length >= self.last_quoted and _equal(known[:length], tail) and _telling_enough(tail):
-                return Hit(tail[0].at, length, cut=True)
-            if _equal(known[len(known) - length :], head) and _telling_enough(head):
-                return Hit(head[0].at, length, cut=True)
-        inside = range(len(known) - longest + 1) if _telling_enough(words) else ()
-        if any(_equal(known[k : k + longest], words) and k + longest >= self.last_quoted for k in inside):
-            return Hit(words[0].at, longest, cut=True)
+            ending = known[len(known) - length :]
+            if _equal(ending, words[:length]) and _telling_enough(ending):
+                return Hit(words[0].at, length, cut=True)
+        for at in range(len(known) - longest + 1):
+            inside = known[at : at + longest]
+            if at + longest >= self.last_quoted and _equal(inside, words) and _telling_enough(inside):
+                return Hit(words[0].at, longest, cut=True)
         return None
+
+    def _begun(self, words: Sequence[Word], at: int) -> int:
+        """Return how many words of the line stand from `at` on to the end of the text, which may end inside a word."""
+        count = 0
+        for number, run in enumerate(self.runs):
+            reach = range(at, min(at + (_FARTHEST if number else 0), len(words)) + 1)
+            place = next((k for k in reach if _stands(run, words, k)), None)
+            if place is None:
+                ends = (k for k in reach if 0 < len(words) - k < len(run) + 1)
+                tails = (_ends_inside(run, words[k:]) for k in ends)
+                rest = next((length for length in tails if length is not None), None)
+                in_gap = number > 0 and len(words) - at <= _GAP
+                return count + rest if rest is not None else count if in_gap else 0
+            count, at = count + len(run), place + len(run)
+        return count
 
 
 def _stands(run: Sequence[str], words: Sequence[Word], at: int) -> bool:
@@ -171,8 +189,16 @@ def _equal(run: Sequence[str], words: Sequence[Word]) -> bool:
     return len(run) == len(words) and all(one == word.text for one, word in zip(run, words, strict=True))
 
 
-def _telling_enough(words: Sequence[Word]) -> bool:
-    return len({word.text for word in words} - _COMMON) >= _CUT_WORDS
+def _ends_inside(run: Sequence[str], tail: Sequence[Word]) -> int | None:
+    """Return how many whole words of a run a text ends with, whose last word may be cut; None if it ends otherwise."""
+    *whole, last = (word.text for word in tail)
+    if [*run[: len(whole)]] != whole or not run[len(whole)].startswith(last):
+        return None
+    return len(whole) + (run[len(whole)] == last)
+
+
+def _telling_enough(words: Sequence[str]) -> bool:
+    return len({*words} - _COMMON) >= _CUT_WORDS
 
 
 def stated(symptoms: Sequence[str], errors: Sequence[str] = ()) -> tuple[KnownLine, ...]:
