@@ -65,7 +65,7 @@ class Steps:
         for module in [module for name, module in sys.modules.items() if name.startswith("vllm.")]:
             if "PIN_MEMORY" in vars(module):
                 module.PIN_MEMORY = False  # type: ignore[attr-defined]
-        gpu_model_runner.get_pp_group = lambda: SimpleNamespace(is_last_rank=True, world_size=1)
+        gpu_model_runner.get_pp_group = lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1)
         gpu_model_runner.mamba_utils.postprocess_mamba = lambda *_, **__: None  # it copies states
         self.mode, self.torch, self.module, self.copy = mode, torch, gpu_model_runner, Copy()
         self.batch = _batch(gpu_input_batch.InputBatch, self.copy, rows, torch.device("cpu"))
@@ -83,16 +83,17 @@ class Steps:
                 REST tokens it ends a prompt that it began before.
             ended: requests that ended since the last step.
             lands: the number of moves of rows before which the last step's counts arrive on the CPU.
-            drafts: requests whose last DRAFTS tokens are drafts.
+            drafts: requests whose last DRAFTS tokens are drafts, which the scheduler does not know yet.
         """
         self.copy.due, self.copy.log[:] = lands, []
-        self.runner._update_states(self._output(scheduled, set(ended), set(drafts)))
+        self.output = self._output(scheduled, set(ended), set(drafts))
+        self.runner._update_states(self.output)
         count = self.batch.num_reqs
         if hasattr(type(self.runner), "_compute_prev_positions"):
             self.runner._compute_prev_positions(count)
         names = {"self": self.runner, "num_reqs": count, "use_spec_decode": True}
         names["prev_req_id_to_index"] = self.batch.prev_req_id_to_index
-        exec(self.code, vars(self.module) | _eager(self.module) | names)  # noqa: S102 - vLLM's own statements
+        exec(self.code, vars(self.module) | eager(self.module) | names)  # noqa: S102 - vLLM's own statements
         # In mode "align" `preprocess_mamba` reads the rows, and copies them to the device again.
         read = self.copy.rows if self.mode == "align" else self.runner.num_accepted_tokens.gpu
         return dict(zip(self.batch.req_ids, read[:count].tolist(), strict=True))
@@ -119,7 +120,7 @@ class Steps:
             # The tokens are copied behind the counts: who waits for them has waited for the counts.
             self.runner.valid_sampled_token_count_event = self.copy
             self.runner.valid_sampled_token_count_cpu = self.runner.valid_sampled_token_count_gpu
-            self.batch.prev_sampled_token_ids = self.torch.zeros(len(names), 1)
+            self.batch.prev_sampled_token_ids = self.torch.zeros(len(names), 1, dtype=self.torch.int32)
 
     def _runner(self, rows: int, *, asynchronous: bool) -> Any:
         torch, module = self.torch, self.module
@@ -172,7 +173,7 @@ class Steps:
         output, known = SchedulerOutput.make_empty(), self.runner.requests.keys() - ended
         output.finished_req_ids = ended
         output.num_scheduled_tokens = dict(scheduled)
-        output.scheduled_spec_decode_tokens = {name: [5] * DRAFTS for name in scheduled if name in drafts}
+        output.scheduled_spec_decode_tokens = {name: [-1] * DRAFTS for name in scheduled if name in drafts}
         output.scheduled_new_reqs = [_new_request(name) for name in scheduled if name not in known]
         cached = output.scheduled_cached_reqs
         cached.req_ids = [name for name in scheduled if name in known]
@@ -238,7 +239,7 @@ def _reading(runner: Any) -> Any:
     raise LookupError("this vLLM reads accepted counts elsewhere")
 
 
-def _eager(module: Any) -> dict[str, Any]:
+def eager(module: Any) -> dict[str, Any]:
     """Return the function that corrects counts on the device, not compiled."""
     name = "update_num_computed_tokens_for_batch_change"
     function = getattr(module, name, None)
