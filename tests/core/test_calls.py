@@ -142,6 +142,8 @@ POSITIONAL = {
     "CudaPlatformBase.is_device_capability": "vLLM's own call, which stands beside a new one",
     "CudaPlatformBase.is_device_capability_family": "as the call beside it",
     "_VllmLogger.warning_once": "takes any number of arguments",
+    "ReasoningParser.is_reasoning_end_streaming": "users' parsers may name its parameters as they like",
+    "StructuredOutputManager.should_advance": "vLLM's own call, to which a keyword is added",
     "WorkspaceManager.get_simultaneous": "takes any number of shapes",
     "current_workspace_manager.get_simultaneous": "takes any number of shapes",
 }
