@@ -7,10 +7,8 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
   Python read during the capture, so that each token attends only to the tokens of its own step: repetitions and wrong
   tokens, or an illegal memory access. vLLM 0.20 dies during the capture instead. Now TurboQuant declares that with
   speculation it supports such graphs only for steps of one token, and vLLM captures its graphs between the attention
-  layers (`PIECEWISE`). An explicit `FULL_DECODE_ONLY` is lowered as well.
-- `sizes`: with `PIECEWISE` graphs whose sizes are not multiples of 1 + k, users report that hybrid models die of an
-  illegal memory access at the first request. The V1 model runner rounds the sizes only for `FULL` graphs. Now it rounds
-  them with speculation and `PIECEWISE` graphs, too, whatever the KV cache. The V2 runner chooses sizes by itself.
+  layers (`PIECEWISE`). An explicit `FULL_DECODE_ONLY` is lowered as well. Hybrid models then need
+  `mtp-capture-sizes`, also a default overlay.
 - `lengths`: with asynchronous scheduling, the default with MTP and EAGLE, the lengths on the CPU count draft tokens
   that were rejected, so that tokens attend to stale slots. Now the lengths come from the device, without a
   synchronization. vLLM 0.20 reads them there.
@@ -34,12 +32,11 @@ would be wrong. With this overlay they refuse nothing.
 from vpatch import Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, build, builder, forward, metadata, prefill, runner
+from vpatch_overlays._shared import attention, build, builder, forward, metadata, prefill
 
 common = File("vllm/v1/attention/backend.py").class_("CommonAttentionMetadata")
 compilation = File("vllm/config/compilation.py")
 resolve = compilation.function("CompilationConfig.resolve_cudagraph_mode_and_sizes")
-settle = runner.function("GPUModelRunner._check_and_update_cudagraph_mode")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_mtp")
 
 GET_CUDAGRAPH_SUPPORT = '''
@@ -58,25 +55,6 @@ and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value
 # vLLM lowers the mode of a model by what its backends support, as in every release with TurboQuant so far. Both model
 # runners ask the builder for it.
 lowers = resolve.contains(f"({LOWERED})")
-
-ROUNDED = """
-if {}cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and uniform_decode_query_len > 1:
-    self.adjust_cudagraph_sizes_for_spec_decode(...)
-"""
-# vLLM rounds the sizes for `FULL` graphs alone. From 0.25 on it leaves out the V2 runner, which prepares its graphs in
-# another way (vllm-project/vllm#45953).
-only_full = resolve.contains(ROUNDED.format("")) | resolve.contains(ROUNDED.format("not use_v2_model_runner and "))
-# The function that rounds takes the number of tensor-parallel ranks, too: up to 0.31.
-by_tensor_parallel = compilation.function("CompilationConfig.adjust_cudagraph_sizes_for_spec_decode").takes(
-    "tensor_parallel_size"
-)
-in_multiples = """
- cudagraph_mode = self.compilation_config.resolve_cudagraph_mode_and_sizes(...)
-+if cudagraph_mode == CUDAGraphMode.PIECEWISE and self.uniform_decode_query_len > 1:
-+    self.compilation_config.adjust_cudagraph_sizes_for_spec_decode($ARGS)
-"""
-QUERY_LEN = "uniform_decode_query_len=self.uniform_decode_query_len"
-AND_TENSOR_PARALLEL = f"{QUERY_LEN}, tensor_parallel_size=self.parallel_config.tensor_parallel_size"
 
 exact_lengths = """
 -synth_seq_lens = _arange_cache[cached_len + 1 : seq_len + 1]
@@ -136,7 +114,7 @@ overlay = Overlay(
     ),
     upstream=(
         *("vllm-project/vllm#40807", "vllm-project/vllm#40880", "vllm-project/vllm#53180", "vllm-project/vllm#53406"),
-        *("vllm-project/vllm#46324", "vllm-project/vllm#46460", "vllm-project/vllm#46461"),
+        *("vllm-project/vllm#46460", "vllm-project/vllm#46461"),
     ),
     needed=needed,
     releases={
@@ -165,18 +143,6 @@ overlay = Overlay(
                         helper.import_into(attention, "verified_in_graphs"),
                     ],
                 )
-            },
-        ),
-        Part(
-            "sizes",
-            upstream=("vllm-project/vllm#46324",),
-            absent=shared.no_turboquant,
-            shapes={
-                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=settle.patch(in_multiples, ARGS=QUERY_LEN)),
-                "0.20": Shape(
-                    when=only_full & by_tensor_parallel,
-                    edits=settle.patch(in_multiples, ARGS=AND_TENSOR_PARALLEL),
-                ),
             },
         ),
         Part(

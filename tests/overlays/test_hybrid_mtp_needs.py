@@ -1,4 +1,4 @@
-"""Who needs the overlays for hybrid models."""
+"""Who needs the overlays for hybrid models, and those for draft tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from vpatch import Use
 from vpatch.core.catalogue import discover
 
-NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-")}
+ANY_MODEL = ("mtp-token-budget", "mtp-capture-sizes", "structured-mtp")
+NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-") or item.id in ANY_MODEL}
 ALSO_WITHOUT_DRAFTS = {
     "hybrid-mtp-graphs": "a new prompt of one token is",
     "hybrid-one-token": "a new prompt of one token",
@@ -33,7 +34,10 @@ def test_who_needs_it(overlay: str) -> None:
     assert needed(use).because.startswith(BECAUSE.get(overlay, ""))
     for name, (value, because) in WITHOUT.items():
         need = needed(Use(**{**vars(use), name: value}))
+        matters = {"hybrid": overlay not in ANY_MODEL, "prefix_caching": overlay == "hybrid-mtp-prefix"}
         if name == "speculative_tokens" and overlay in ALSO_WITHOUT_DRAFTS:
             assert (need.needed, ALSO_WITHOUT_DRAFTS[overlay] in need.because) == (True, True)
-        elif name != "prefix_caching" or overlay == "hybrid-mtp-prefix":
+        elif matters.get(name, True):
             assert (need.needed, because in need.because) == (False, True)
+        else:
+            assert need.needed

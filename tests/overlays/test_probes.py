@@ -50,9 +50,12 @@ MISSED = {
     "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
     "hybrid-mtp-states": "first column that _causal_conv1d_update_kernel reads, by accepted tokens [0, 1, 4, 9]: [0, 0",
     "hybrid-one-token": "a new prompt of one token, ",  # in a step's metadata; from 0.31 on, among what is scheduled
+    "mtp-capture-sizes": "PIECEWISE CUDA graphs and their sizes, with 3 drafts: ('PIECEWISE', [4, 8, 16, 24]) expected",
+    "mtp-token-budget": "placeholders that reach the embedding, of a request that was left out of a step: [] expected",
     "receipt": "receipts that this process holds: 1 expected, 0 found",
     # On the trees of tests/overlays/test_sm12x_deepgemm_cpu.py: those of Python files alone have no DeepGEMM.
     "sm12x-deepgemm": "sources of the DeepGEMM that is claimed on compute capability 12.x: ['sm120_'] expected, []",
+    "structured-mtp": 'output, if the last draft ends the reasoning: {"a":1} expected, ',
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
     "turboquant-decode": "kernels of a decode step: ['split_kernel', 'combine_kernel'] expected, ['_tq_decode_stage1',",
     "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",

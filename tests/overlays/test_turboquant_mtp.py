@@ -18,9 +18,6 @@ OWN_SUPPORT = """
 """
 LENGTHS = "_arange_cache[cached_len + 1 : seq_len + 1]"
 LONGEST = "attn_metadata.max_query_len == attn_metadata.max_seq_len:"
-ROUNDS = (
-    "if (\n            not use_v2_model_runner\n            and cudagraph_mode.decode_mode() == CUDAGraphMode.FULL\n"
-)
 LOWERS = "and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value"
 
 CASES = (
@@ -42,17 +39,7 @@ CASES = (
             "has `not attn_metadata.num_decodes`, which the hunk does not have",
         ),
     ),
-    *drifted(
-        "0.26.0",
-        COMPILATION,
-        # vllm-project/vllm#46324 rounds sizes there. vpatch does not round them once more.
-        (
-            ROUNDS,
-            ROUNDS.replace(".decode_mode() == CUDAGraphMode.FULL", " != CUDAGraphMode.NONE"),
-            "resolve_cudagraph_mode_and_sizes has no",
-        ),
-        (LOWERS, "and False", "0.20 layout"),
-    ),
+    *drifted("0.26.0", COMPILATION, (LOWERS, "and False", "0.20 layout")),
     # Half of what upstream may do in UltraQuant's copy.
     *drifted(
         "0.33.0",

@@ -1,55 +1,25 @@
-"""TurboQuant with draft tokens: CUDA graphs without attention, their sizes, exact lengths, and no lost KV cache."""
+"""TurboQuant with draft tokens: CUDA graphs without attention, exact lengths, and no lost KV cache."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from vpatch_overlays.probes.bare import DENSE, expect, settle
+from vpatch_overlays.probes.mtp_capture_sizes import graphs
 from vpatch_overlays.probes.turboquant_layer import Layer
-
-DRAFTS = 3
-SIZES = [1, 2, 4, 8, 16, 24]
 
 
 def main() -> None:
     """Run the model runner's and TurboQuant's own methods, with stand-ins for the kernels, on the CPU."""
     settle()
     layer = Layer(8192)
-    mode, sizes = graphs(layer)
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
+
+    mode, _ = graphs(layer.config, "FULL_AND_PIECEWISE", TurboQuantAttentionBackend, layer.spec)
     expect("CUDA graphs of steps that verify drafts", expected_mode(layer), mode)
-    expect("sizes of the CUDA graphs", [4, 8, 16, 24], sizes)
     # A request of 40 tokens, with 4 new ones. The CPU does not know yet that 2 earlier drafts were rejected.
     expect("contexts of the tokens that verify drafts", [37, 38, 39, 40], contexts(layer.impl, [4], [40], [42]))
     # Another one starts a prompt of 50 tokens in the same step.
     expect("contexts beside a new prompt", [37, 38, 39, 40], contexts(layer.impl, [4, 50], [40, 50], [40, 50]))
     expect("contexts of new prompts", None, contexts(layer.impl, [4, 50], [4, 50], [4, 50]))
-
-
-def graphs(layer: Layer) -> tuple[str, list[int]]:
-    """Return the CUDA graph mode and the sizes that the V1 model runner settles on, with speculation."""
-    from vllm.config import CUDAGraphMode
-    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    config = layer.config
-    config.speculative_config = SimpleNamespace(method="ngram", num_speculative_tokens=DRAFTS)
-    graphs = config.compilation_config
-    graphs.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
-    graphs.splitting_ops = list(graphs._attention_ops)
-    graphs.cudagraph_capture_sizes, graphs.max_cudagraph_capture_size = list(SIZES), SIZES[-1]
-    runner = object.__new__(GPUModelRunner)
-    vars(runner).update(
-        vllm_config=config,
-        compilation_config=graphs,
-        parallel_config=config.parallel_config,
-        kv_cache_config=None,
-        speculative_config=None,  # no drafter
-        uniform_decode_query_len=1 + DRAFTS,
-        max_num_reqs=SIZES[-1],
-        cudagraph_dispatcher=SimpleNamespace(initialize_cudagraph_keys=lambda *_: None),
-    )
-    group = SimpleNamespace(kv_cache_spec=layer.spec)
-    runner._check_and_update_cudagraph_mode([{TurboQuantAttentionBackend}], [group])
-    return graphs.cudagraph_mode.name, graphs.cudagraph_capture_sizes
 
 
 def expected_mode(layer: Layer) -> str:
