@@ -6,8 +6,13 @@ import pytest
 from vpatch import Use
 from vpatch.core.catalogue import discover
 
-ANY_MODEL = ("mtp-token-budget", "mtp-capture-sizes", "structured-mtp")
-NEEDED = {item.id: item.overlay.needed for item in discover() if item.id.startswith("hybrid-") or item.id in ANY_MODEL}
+ANY_MODEL = ("mtp-token-budget", "structured-mtp")
+FOR_CACHES = ("hybrid-align-progress", "hybrid-block-units")
+NEEDED = {
+    item.id: item.overlay.needed
+    for item in discover()
+    if item.id.startswith(("hybrid-", "mtp-")) or item.id in ANY_MODEL
+}
 ALSO_WITHOUT_DRAFTS = {
     "hybrid-mtp-graphs": "a new prompt of one token is",
     "hybrid-one-token": "a new prompt of one token",
@@ -34,10 +39,14 @@ def test_who_needs_it(overlay: str) -> None:
     assert needed(use).because.startswith(BECAUSE.get(overlay, ""))
     for name, (value, because) in WITHOUT.items():
         need = needed(Use(**{**vars(use), name: value}))
-        matters = {"hybrid": overlay not in ANY_MODEL, "prefix_caching": overlay == "hybrid-mtp-prefix"}
-        if name == "speculative_tokens" and overlay in ALSO_WITHOUT_DRAFTS:
-            assert (need.needed, ALSO_WITHOUT_DRAFTS[overlay] in need.because) == (True, True)
-        elif matters.get(name, True):
+        matters = {
+            "hybrid": overlay not in ANY_MODEL,
+            "speculative_tokens": overlay not in (*ALSO_WITHOUT_DRAFTS, *FOR_CACHES),
+            "prefix_caching": overlay in ("hybrid-mtp-prefix", *FOR_CACHES),
+        }
+        if matters[name]:
             assert (need.needed, because in need.because) == (False, True)
         else:
             assert need.needed
+            if name == "speculative_tokens":
+                assert ALSO_WITHOUT_DRAFTS.get(overlay, "") in need.because
