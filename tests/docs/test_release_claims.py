@@ -23,10 +23,6 @@ V2 = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
             "By the code this is so up to 0.31.0 without prefix caching", "0.31.0",
             {RUNNER: "zero_draft_decode_mask = ", V2: "is_decode, num_draft_tokens_per_req, -1"},
         ),
-        (
-            "the others up to 0.24.0 have the same code", "0.24.0",
-            {RUNNER: "self.input_ids.gpu[:num_input_tokens].clamp_(min=0)"},
-        ),
     ],
 )  # fmt: skip
 def test_the_defect_ends_with_the_release_that_the_page_names(
