@@ -53,7 +53,7 @@ overlay = Overlay(
     summary="FP8 on Ampere and Turing: CUTLASS is not chosen where it has no FP8 kernels.",
     symptoms=(
         'On an RTX 3090 or A100, an FP8 model dies at start with "RuntimeError: cutlass_scaled_mm_sm80_epilogue, ...'
-        '/scaled_mm_c2x.cu:89", after "Selected CutlassFP8ScaledMMLinearKernel".',
+        '/scaled_mm_c2x.cu:89", after it has selected CutlassFP8ScaledMMLinearKernel.',
     ),
     upstream=("vllm-project/vllm#55884", "vllm-project/vllm#55008", "vllm-project/vllm#53376"),
     needed=needed,

@@ -1,13 +1,11 @@
-"""The recorded matrix is of these overlays, and README shows it. `test_command.py` compares it with the releases."""
+"""The recorded matrix is of these overlays. `test_command.py` compares it with the releases."""
 
 from __future__ import annotations
 
 from vpatch.core.catalogue import discover
-from vpatch.matrix.rendering import markdown
-from vpatch.matrix.verdicts import Matrix, read_rows
+from vpatch.matrix.verdicts import read_rows
 
-from tests.blocks import put
-from tests.readme import README, RECORD, STALE
+from tests.readme import RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
 
 ROWS = read_rows(RECORD)
@@ -18,9 +16,3 @@ def test_the_record_is_of_these_overlays_and_what_the_facts_say() -> None:
 
     assert {overlay for _, overlay in found} == {item.id for item in discover()}, STALE
     assert found == {(release, overlay): fact(overlay, release) for release in RELEASES for overlay in FACTS}, STALE
-
-
-def test_readmes_table_is_the_record() -> None:
-    table = "\n".join([*markdown(Matrix(discover(), ROWS)), ""])
-
-    assert README.read_text() == put(README.read_text(), "matrix", table), STALE

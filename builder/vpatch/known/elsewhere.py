@@ -106,7 +106,7 @@ ELSEWHERE = (
         _DEBUG,
     ),
     Elsewhere(
-        ("vectorized gather kernel index out of bounds", "num_output_placeholders"),
+        ("num_output_placeholders",),
         "Up to vLLM 0.24.0, a request that a step left out comes back with placeholders for drafts, and the embedding"
         " dies of them. Leave room for every request, or upgrade to 0.25.0.",
         _SPECULATION,
