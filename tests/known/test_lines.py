@@ -9,7 +9,7 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.core.overlay import Catalogued, Overlay, Part
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.known.elsewhere import ELSEWHERE
-from vpatch.known.index import Index, KnownMatch
+from vpatch.known.index import Index, KnownMatch, in_line
 from vpatch.known.lines import KnownLine, telling, words_of
 
 from tests.known.cases import KNOWN, LATER, LOCKED, UNKNOWN
@@ -81,6 +81,19 @@ def test_a_whole_line_goes_before_words_of_another() -> None:
 
     assert name(first) == "turboquant-workspace"
     assert [name(one) for one in others] == ["EngineDeadError"]
+
+
+def test_a_line_that_is_a_part_of_a_longer_one_there_is_left_out() -> None:
+    """The system's lack of memory is not the GPU's, unless the GPU's stands in another line."""
+    killed, full = "Out of memory: Killed process 4242", "CUDA out of memory"
+
+    assert [name(one) for one in INDEX.find(killed)] == ["Out of memory: Killed process"]
+    assert {name(one) for one in INDEX.find(f"{full}\n{killed}")} == {"Out of memory: Killed process", full}
+    assert [name(one) for one in in_line(INDEX, killed)] == ["Out of memory: Killed process"]
+
+
+def test_the_name_of_a_feature_is_no_error_line() -> None:
+    assert all(one.symptom for one in INDEX.find("turboquant kv cache"))
 
 
 def item(name: str, summary: str, part: Part, **about: tuple[str, ...]) -> Catalogued:

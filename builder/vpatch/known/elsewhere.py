@@ -42,6 +42,12 @@ class Elsewhere:
 
 ELSEWHERE = (
     Elsewhere(
+        ("Out of memory: Killed process", "Memory cgroup out of memory"),
+        "The system killed a process for want of RAM, not of the GPU's memory: give the machine or the container more,"
+        " or let fewer processes load weights at once.",
+        _MEMORY,
+    ),
+    Elsewhere(
         (
             "CUDA out of memory",
             "out of memory",
@@ -70,7 +76,7 @@ ELSEWHERE = (
         _MEMORY,
     ),
     Elsewhere(
-        ("page size of the layer is not divisible",),
+        ("page size of the layer is not divisible", "page size is not divisible by the"),
         "The layers of this model have KV caches of sizes that vLLM cannot put together. Another `--kv-cache-dtype`"
         " or `--block-size` changes them; `vpatch plan` computes them.",
         "plan.md",
@@ -141,12 +147,17 @@ ELSEWHERE = (
             "CUDA driver version is insufficient for CUDA runtime version",
             "The NVIDIA driver on your system is too old",
             "cudaErrorInsufficientDriver",
+            "system has unsupported display driver / cuda driver combination",
         ),
         "The driver is older than this torch needs: update it, or install a vLLM for an older CUDA.",
         _DRIVER,
     ),
     Elsewhere(
-        ("no kernel image is available for execution on the device", "cudaErrorNoKernelImageForDevice"),
+        (
+            "no kernel image is available for execution on the device",
+            "cudaErrorNoKernelImageForDevice",
+            "device kernel image is invalid",
+        ),
         "vLLM or torch is not built for this GPU: `vpatch doctor` shows for which it is.",
         "doctor.md",
     ),

@@ -70,7 +70,7 @@ class Index:
     def find(self, text: str) -> list[KnownMatch]:
         """Return what is known of a text: lines that it has, else lines of which it has a part, else symptoms."""
         words = words_of(text)
-        found = [_match(line, source, text, hit) for line, source in self.lines if (hit := line.whole(words))]
+        found = _longest([_match(line, source, text, hit) for line, source in self.lines if (hit := line.whole(words))])
         if not any(one.source.overlay for one in found):
             found += [_match(line, source, text, hit) for line, source in self.lines if (hit := line.part(words))]
         return _best(found) or self._symptoms(text)
@@ -94,6 +94,16 @@ def _match(line: KnownLine, source: KnownSource, text: str, hit: Hit) -> KnownMa
     return KnownMatch(source, line.text, line_at(text, hit.start), hit.words, hit.cut)
 
 
+def _longest(found: Sequence[KnownMatch]) -> list[KnownMatch]:
+    """Leave out each line that is only a part of a longer one in the same line."""
+    return [one for one in found if not any(_within(one, other) for other in found)]
+
+
+def _within(one: KnownMatch, other: KnownMatch) -> bool:
+    hit = KnownLine(one.known).whole(words_of(other.known)) if one.words < other.words else None
+    return hit is not None and one.seen == other.seen
+
+
 def _best(found: Iterable[KnownMatch]) -> list[KnownMatch]:
     """Return the match with the most words of each source; whole lines come first, overlays before other causes."""
     best: dict[object, KnownMatch] = {}
@@ -115,4 +125,4 @@ def in_line(index: Index, line: str) -> list[KnownMatch]:
     words = words_of(line)
     if any(word.text in {"info", "debug"} for word in words[:_HEAD]):
         return []
-    return [_match(known, source, line, hit) for known, source in index.lines if (hit := known.whole(words))]
+    return _longest([_match(known, source, line, hit) for known, source in index.lines if (hit := known.whole(words))])

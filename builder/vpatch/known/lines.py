@@ -22,7 +22,7 @@ _FARTHEST = 40  # words that stand for one `...`
 _GAP = 12  # words for one `...` at the end of a text that was cut off
 _FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed", "memory", "unknown"})  # in any log
 _SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
-_CUT_WORDS = 3  # of a known line, at the least, that a cut line has
+_CUT_WORDS = 4  # of a known line, at the least, that a cut line has
 
 _COMMON = frozenset(
     re.findall(
