@@ -123,6 +123,7 @@ overlay = Overlay(
         "With MTP, structured output and a reasoning parser, requests end early, and the log has: Failed to advance FSM"
         " for request.",
     ),
+    errors=("Failed to advance FSM for request",),
     upstream=(
         *("vllm-project/vllm#44993", "vllm-project/vllm#44297", "vllm-project/vllm#43388", "vllm-project/vllm#34650"),
         "vllm-project/vllm#48228",

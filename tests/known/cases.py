@@ -96,6 +96,12 @@ LATER: tuple[tuple[str, str], ...] = (
     ("!!!!!!!!!!!!!!!!!!!!!!!!!!!", "hybrid-mtp-graphs"),
     ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid argument'", "custom-ar-expandable"),
     (EPILOGUE, "ampere-fp8"),
+    (
+        "IndexKernelUtils.cu:16: vectorized_gather_kernel: block: [7,0,0] Assertion `ind >=0 && "
+        '"vectorized gather kernel index out of bounds"` failed.',
+        "mtp-token-budget",
+    ),
+    ("ERROR [backend_xgrammar.py:163] Failed to advance FSM for request chatcmpl-9 for tokens 7.", "structured-mtp"),
     ("  File vllm/v1/worker/mamba_utils.py, line 9, in precopy_mamba_align_fused_kernel", "hybrid-block-units"),
 )
 """The same of overlays that a checkout may lack."""
@@ -128,6 +134,7 @@ UNKNOWN = (
     "pydantic_core.ValidationError: 1 validation error for VllmConfig",
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing",
     "NotImplementedError: Cannot copy out of meta tensor; no data!",
+    "INFO 09-12 14:02:11 [__init__.py:588] Selected CutlassFP8ScaledMMLinearKernel for CompressedTensorsW8A8Fp8",
     "hello big world",
     "no idea what this is",
     "Ошибка: память недоступна",
