@@ -38,8 +38,8 @@ def needed(use: Use) -> Need:
 overlay = Overlay(
     summary="MTP with a small token budget: a request that a step left out comes back without a crash.",
     symptoms=(
-        "With MTP or EAGLE and many requests, or with images, the engine dies of a device-side assert in the embedding: "
-        '"vectorized gather kernel index out of bounds".',
+        "With MTP or EAGLE and many requests, or with images, the engine dies of a device-side assert in the embedding:"
+        " vectorized gather kernel index out of bounds.",
     ),
     errors=("vectorized gather kernel index out of bounds",),
     upstream=("vllm-project/vllm#37159", "vllm-project/vllm#40768", "vllm-project/vllm#46899"),

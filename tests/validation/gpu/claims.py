@@ -26,8 +26,8 @@ ON_V2 = ">=0.29"
 """Releases that run hybrids on the V2 model runner; on V1, states of wrong places are found."""
 V1_ONLY, TWO_RUNNERS = ">=0.20.2,<0.29", ">=0.29"
 """Releases that run hybrids on the V1 model runner, and releases that do so only if they are told to."""
-RECYCLED, PADDING = ">=0.20.2,<0.31", ">=0.25,<0.29"
-"""Releases that take a new prompt of one token for a decode, and of V1_ONLY those that give it drafts."""
+RECYCLED, PADDING = ">=0.20.2,<0.31", ">=0.25"
+"""Releases that take a new prompt of one token for a decode, and those that give it drafts."""
 GRAPHS = "==0.24.*"
 """Of those that were run, the release whose stock TurboQuant starts with speculation and CUDA graphs."""
 LOCKS = ">=0.30"
@@ -106,12 +106,12 @@ def _short(name: str, what: str, probe: str, wrong_on: str, on: str) -> Iterator
     """
     scenario = name.removesuffix("-mtp")
     plain = f"{scenario.replace('-', ' ')} plain"
-    beyond = f"{what}: mean difference to no speculation over {draft_checks.BEYOND} times the noise"
-    right = f"{what}: the same at most {checks.ABOUT} times the noise"
+    beyond = f"{what}: mean difference to an engine without the defect over {draft_checks.WRONG}"
+    right = f"{what}: the same at most {draft_checks.RIGHT}"
     for end, where, broken, whole in (("", "", wrong_on, SYNTHETIC), ("-v1", ", V1", TWO_RUNNERS, TWO_RUNNERS)):
-        fixed = {"probes": (probe + end.replace("-", " "),), "on": on, "plain": plain}
+        fixed = {"probe": probe + end.replace("-", " "), "on": on, "plain": plain}
         for suffix, says, releases, tree in (("-stock", beyond, broken, STOCK), ("", right, whole, PATCHED)):
-            yield from _on(name + end + suffix, says + where, releases, scenario, draft_checks.drafted, (tree,),
+            yield from _on(name + end + suffix, says + where, releases, scenario, draft_checks.short, (tree,),
                            wrong=tree == STOCK, **fixed)  # fmt: skip
 
 

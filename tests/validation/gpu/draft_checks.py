@@ -13,6 +13,9 @@ from tests.validation.gpu.evidence import Evidence, Figure, Unfit
 STEPS = 500
 BEYOND = 3.0
 """Factor of the noise from which on log-probabilities are wrong; stock 0.21.0 has 8 and more."""
+RIGHT, WRONG = 0.1, 1.0
+"""Bounds on the mean difference of answers to prompts of few tokens, where chunks make little noise: MTP without CUDA
+graphs, which is right, makes 0.07, and a wrong state 1.4 and more."""
 PRICE = 0.99
 """Share of stock's speed, as the median of turns that both took one after the other."""
 
@@ -79,6 +82,14 @@ def drafted(
         here.events(tree, probe, "answers")
         gap = _replayed(here, on, plain, f"{probe}, {tree}", "answer")
         yield _judged(gap, noise, wrong=wrong, text=probe)
+
+
+def short(here: Evidence, tree: str, probe: str, *, wrong: bool, on: str, plain: str) -> Iterator[Figure]:
+    """Answers to prompts of few tokens have the log-probabilities of the same tokens, decoded by `plain` on `on`."""
+    here.events(tree, probe, "answers")
+    gap = _replayed(here, on, plain, f"{probe}, {tree}", "answer")
+    holds = gap["mean"] > WRONG if wrong else gap["mean"] <= RIGHT
+    yield Figure(holds, f"{probe}: {gap['mean']:.3f} (bias {gap['bias']:+.3f}, largest {gap['max']:.2f})")
 
 
 def soaked(here: Evidence) -> Iterator[Figure]:
