@@ -66,7 +66,7 @@ overlay = Overlay(
         Part(
             "split",
             upstream=("vllm-project/vllm#54076",),
-            absent=only_larger_blocks.means("this vLLM gives layers larger blocks only"),
+            absent=only_larger_blocks.means("this vLLM only makes blocks larger"),
             shapes={"0.24": Shape(when=~only_larger_blocks, edits=split.replace_expression(SMALLEST, OWN))},
         ),
         Part(

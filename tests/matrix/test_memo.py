@@ -236,6 +236,7 @@ def test_a_row_is_tried_anew(what: str, bench: Bench, monkeypatch: pytest.Monkey
     assert what in ANEW or bench.matrix(memo=False) == second
 
 
+@pytest.mark.deep
 def test_a_memo_that_is_damaged_or_foreign_is_not_used(bench: Bench) -> None:
     """The next run replaces it."""
     first = bench.matrix()
@@ -280,6 +281,7 @@ def test_code_that_changes_during_a_run_is_not_kept(bench: Bench, monkeypatch: p
     assert not (bench.cache.folder / VERDICTS).exists()
 
 
+@pytest.mark.deep
 def test_memos_stay_few_and_small(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used last stay, and of a memo the rows."""
     monkeypatch.setattr(memos, "ROWS", 2)
@@ -317,6 +319,7 @@ overlay = Overlay(summary="s", parts=(Part("p", shapes={{"1": [edit]}}),))
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("another", [(), ("odd-three",)], ids=["nothing", "another overlay"])
 def test_what_was_sought_is_compared(another: tuple[str, ...], tree: Path, bench: Bench) -> None:
     """A function may be in a module that the overlay does not name, whether others do or not, and that may be missing.

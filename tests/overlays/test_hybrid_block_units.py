@@ -18,7 +18,7 @@ OWN = SMALLEST.replace("config.block", "config.mamba_block")
 DIVIDES = "(new_req_data.num_computed_tokens - 1) //"
 
 CASES = (
-    *on(">=0.18,<0.24", State.NOT_APPLICABLE, "this vLLM gives layers larger blocks only"),
+    *on(">=0.18,<0.24", State.NOT_APPLICABLE, "this vLLM only makes blocks larger"),
     *on(">=0.24", State.PENDING, "matches the 0.24 layout; 1 change"),
     *drifted(
         "0.24.0", SCHEDULER, ("block_size = self.cache_config.block_size", "block_size = self.block_size", "is not")

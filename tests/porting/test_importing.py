@@ -88,6 +88,7 @@ def test_a_series_becomes_a_patch_file_each_unless_one_builds_on_another(
     assert sorted(path.name for path in (here / "patches").iterdir()) == ["layers.vpatch", "logger.vpatch"]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("offline")
 def test_a_whole_module(here: Path, pristine: Trees, vpatch: Program) -> None:
     base = pristine("0.20.2")

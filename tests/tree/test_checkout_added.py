@@ -58,6 +58,7 @@ def revert(root: Path) -> None:
     changing.revert(opened(root), [ITEM], None)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("run", [apply, revert])
 def test_killed_at_any_step(root: Path, public: Path, run: Callable[[Path], object]) -> None:
     """What a kill leaves is what is on the disk then."""
