@@ -42,8 +42,8 @@ class Limits:
     test: float
 
 
-LIMITS = Limits(whole=1_100, test=45)
-TRACED = Limits(whole=1_800, test=45)
+LIMITS = Limits(whole=1_400, test=45)
+TRACED = Limits(whole=2_100, test=45)
 """The limits where coverage is measured, which traces each call."""
 DEEP = Limits(whole=math.inf, test=math.inf)
 """The deep tier has none of these; what it costs is printed."""

@@ -291,11 +291,9 @@ def test_memos_stay_few_and_small(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         bench.matrix()
     assert len(bench.jobs) == 4 + 1  # the first one was dropped
     assert len(json.loads(bench.memo.read_bytes().partition(b"\n")[2])["rows"]) == 2
-
     for together in ((), ("odd-one",), ("odd-two",)):
         bench.together = together
         bench.matrix()
-
     assert len([*(bench.cache.folder / VERDICTS).iterdir()]) == 2
     assert bench.cache.clear().files == 2
 
