@@ -60,7 +60,7 @@ def test_it_patches_the_vllm_of_the_jobs_python(venv: Path, overlays: str) -> No
     assert (ahead.code, ahead.outputs["changed"], states(ahead)[SKIP]) == (1, "true", "pending")
     assert (ran.code, ran.err, ran.outputs["changed"], states(ran)[SKIP]) == (0, "", "true", "applied")
     assert "turboquant-tiles" not in states(ran), "it is opt-in"
-    assert re.search(rf"^vLLM 0\.20\.2 in {venv}/lib.*\n  {overlays or 'ct-fp8-lm-head'}: applied: ", ran.out)
+    assert re.search(rf"^vLLM 0\.20\.2 in {venv}/lib.*\n(  .*\n)*  {overlays or 'ct-fp8-lm-head'}: applied: ", ran.out)
     assert "\n  changed: vllm/engine/arg_utils.py\n" in ran.out
     assert (again.code, again.outputs["changed"], states(again)) == (0, "false", states(ran))
 

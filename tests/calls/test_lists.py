@@ -20,6 +20,7 @@ UNRESOLVED = {
     "`kind`": "the class of any model",
     "`logger.info`": "vLLM's own line, in a module that is too large for Jedi's inference",
     **dict.fromkeys(("`new.any`", "`new.int`", "`new.int().argmax`"), "a tensor, from a field that may be None"),
+    "`self.input_ids.gpu[:num_input_tokens].clamp_`": "a tensor, from a buffer of the runner",
     "`release.keys`": "a dictionary from JSON",
     "`self.model.lm_head.weight.cpu`": "a tensor of any model",
 }

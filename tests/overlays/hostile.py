@@ -148,8 +148,8 @@ class File:
         if override.harmful or not whole:
             return True
         old, new = overrides.parsed(self.text), ast.parse(override.text)
-        nodes = ((overrides.chain(tree, name)[-1] for tree in (old, new)) for name in whole)
-        return all(ast.dump(one) == ast.dump(other) for one, other in nodes)
+        nodes = (([*map(ast.dump, overrides.chain(tree, name)[-1:])] for tree in (old, new)) for name in whole)
+        return all(one == other for one, other in nodes)
 
     @cached_property
     def _imported(self) -> set[str]:

@@ -33,13 +33,14 @@ def parsed(text: str) -> ast.Module:
 
 
 def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """Find the definitions along a qualified name, outermost first."""
+    """Find the definitions along a qualified name, outermost first; none if the module lacks one of them."""
     found: list[ast.stmt] = []
     body: Sequence[ast.stmt] = tree.body
     for step in name.split("."):
-        here = next(
-            n for n in ast.walk(ast.Module(list(body), [])) if isinstance(n, Function | ast.ClassDef) and n.name == step
-        )
+        named = (n for n in ast.walk(ast.Module(list(body), [])) if isinstance(n, Function | ast.ClassDef))
+        here = next((n for n in named if n.name == step), None)
+        if here is None:
+            return []
         found.append(here)
         body = here.body
     return found
