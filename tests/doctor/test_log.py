@@ -7,21 +7,24 @@ from pathlib import Path
 from tests.conftest import Program
 from tests.doctor.conftest import Diagnose, put
 from tests.hybrid import HYBRID
+from tests.known.cases import EPILOGUE
 from tests.known.cases import HYBRID as REFUSED
 
 
 def test_lines_of_overlays_and_of_others(diagnose: Diagnose, stock: Path, healthy: Path, tmp_path: Path) -> None:
     log = put(
         tmp_path / "log",
-        f"INFO fine\n\x1b[31mERROR\x1b[0m {REFUSED}\nEngineDeadError: see above\nxid 3 of a sum of many words\n",
+        f"INFO fine\n\x1b[31mERROR\x1b[0m {REFUSED}\nEngineDeadError: see above\n"
+        f"xid 3 of a sum of many words\n{EPILOGUE}\n",
     )
-    (mended, end), (applied, _) = (diagnose(one, "--log", log, name="log") for one in (stock, healthy))
+    (mended, end, foreign), (applied, *_) = (diagnose(one, "--log", log, name="log") for one in (stock, healthy))
 
     assert (mended["level"], mended["what"]) == ("problem", f"{HYBRID}, not applied, mends this line of the log")
     assert mended["where"] == f"ERROR {REFUSED}"
     assert mended["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
     assert (end["level"], end["what"]) == ("warning", "EngineDeadError")
     assert "The first traceback above it" in end["do"]
+    assert foreign["what"] == "ampere-fp8 is known for this line of the log, and this vLLM has nothing of it"
     assert (applied["level"], applied["what"]) == ("warning", f"{HYBRID} mends this line of the log, and is applied")
 
 
