@@ -53,22 +53,25 @@ refusal = (
 )
 
 
+def not_hybrid(use: Use) -> Need | None:
+    """Return that the overlay is not needed if the model is no hybrid; None otherwise."""
+    return None if use.hybrid else Need(needed=False, because="no layer of the model keeps a state")
+
+
+def not_speculating(use: Use) -> Need | None:
+    """Return that the overlay is not needed without speculative decoding; None otherwise."""
+    return None if use.speculative_tokens else Need(needed=False, because="there is no speculative decoding")
+
+
 def not_speculating_hybrid(use: Use) -> Need | None:
     """Return that the overlay is not needed without speculative decoding on a hybrid model; None otherwise."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
-    if not use.speculative_tokens:
-        return Need(needed=False, because="there is no speculative decoding")
-    return None
+    return not_hybrid(use) or not_speculating(use)
 
 
 def not_caching_hybrid(use: Use) -> Need | None:
     """Return that the overlay is not needed without a prefix cache of a hybrid model; None otherwise."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
-    if not use.prefix_caching:
-        return Need(needed=False, because="prefix caching is off")
-    return None
+    off = None if use.prefix_caching else Need(needed=False, because="prefix caching is off")
+    return not_hybrid(use) or off
 
 
 def not_turboquant(use: Use) -> Need | None:

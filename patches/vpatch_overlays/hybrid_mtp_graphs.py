@@ -59,12 +59,10 @@ asks = v2_runner.contains(DECODES.format("batch_state.has_prefill")) | v2_runner
 
 def needed(use: Use) -> Need:
     """Return whether the use has a hybrid model, whose layers keep states."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
     because = "a new prompt of one token is computed by the graph of decodes"
     if use.speculative_tokens:
         because = f"prompts and last chunks of {1 + use.speculative_tokens} tokens are computed by the graph of decodes"
-    return Need(needed=True, because=because)
+    return shared.not_hybrid(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(

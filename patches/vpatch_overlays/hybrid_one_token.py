@@ -67,9 +67,8 @@ only_with_state = schedule.replace_expression(
 
 def needed(use: Use) -> Need:
     """Return whether the use has a hybrid model, whose layers may be Gated DeltaNet."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
-    return Need(needed=True, because="a new prompt of one token starts from the state of another request")
+    because = "a new prompt of one token starts from the state of another request"
+    return shared.not_hybrid(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(

@@ -30,9 +30,8 @@ no_placeholders = """
 
 def needed(use: Use) -> Need:
     """Return whether there are drafts, for which the scheduler writes placeholders."""
-    if not use.speculative_tokens:
-        return Need(needed=False, because="there is no speculative decoding")
-    return Need(needed=True, because="a step that leaves a request out has no drafts for it, and embeds placeholders")
+    because = "a step that leaves a request out has no drafts for it, and embeds placeholders"
+    return shared.not_speculating(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(

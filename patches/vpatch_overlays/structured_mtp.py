@@ -109,10 +109,8 @@ def up_to_024(reasoner: str, asked: str) -> Shape:
 
 def needed(use: Use) -> Need:
     """Return whether a step brings several tokens, one of which may end the reasoning."""
-    if not use.speculative_tokens:
-        return Need(needed=False, because="there is no speculative decoding")
     because = "with a reasoning parser, a step of several tokens hides the end of the reasoning from structured output"
-    return Need(needed=True, because=because)
+    return shared.not_speculating(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(

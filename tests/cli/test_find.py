@@ -23,7 +23,7 @@ NOTHING = "Nothing is known of this. `vpatch list` has all overlays, `vpatch doc
 
 
 def opened() -> None:
-    """Give the program the standard input that a test's process does not have."""
+    """Open a standard input for the program, since a test's process has none."""
     sys.stdin = os.fdopen(0, closefd=False)
 
 

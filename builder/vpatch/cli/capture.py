@@ -12,8 +12,9 @@ from packaging.version import InvalidVersion, Version
 
 from vpatch.cli.options import PathType, check_outfile, examples, force_option, reported, write_outfile
 from vpatch.cli.output import Failed, Report, fitted
+from vpatch.cli.porting import counted_files
 from vpatch.cli.target import Target
-from vpatch.cli.wording import Line, command, counted, table
+from vpatch.cli.wording import Line, command, table
 from vpatch.core.catalogue import Selection
 from vpatch.core.marks import mark, marked_by
 from vpatch.core.patch_file import SUFFIX
@@ -143,8 +144,7 @@ def capture_command(
         folder.mkdir(parents=True, exist_ok=True)
     write_outfile(file, str(made.patch), force=force)
     again = target.command("apply", "--patches", str(file))
-    kind = "file" if any(change.is_data for change in made.patch.changes) else "module"
-    said = f"Wrote {file}: {counted(len(made.patch.changes), kind)}. Once vLLM {base} is reinstalled: {again}."
+    said = f"Wrote {file}: {counted_files(made.patch)}. Once vLLM {base} is reinstalled: {again}."
     return replace(report, written=file, outcome=said)
 
 

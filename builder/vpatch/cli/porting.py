@@ -71,17 +71,21 @@ class ImportReport(Report):
 
 def _added(patch: PatchFile) -> Iterator[str]:
     """Yield the files and the imports that a patch file adds: what runs in vLLM beside the changed code."""
-    for one in (one for one in patch.changes if one.new or one.is_data):
+    for one in (one for one in patch.changes if one.is_whole):
         lines = sum(row.startswith("+") for row in one.text.split("\n"))
         yield f"{'adds' if one.new else 'replaces'} {one.path}, {counted(lines, 'line')}"
     yield from (f"adds `{statement}` to {file}" for file, statement in imports(patch))
 
 
 def _size(patch: PatchFile) -> str:
-    whole = [change.new or change.is_data for change in patch.changes]
-    hunks = sum(1 if one else change.text.count("@@") for one, change in zip(whole, patch.changes, strict=True))
+    hunks = sum(1 if change.is_whole else change.text.count("@@") for change in patch.changes)
+    return f"{counted(hunks, 'change')} in {counted_files(patch)}"
+
+
+def counted_files(patch: PatchFile) -> str:
+    """Return how many files a patch file changes, in words: modules, if there are no others."""
     kind = "file" if any(change.is_data for change in patch.changes) else "module"
-    return f"{counted(hunks, 'change')} in {counted(len(patch.changes), kind)}"
+    return counted(len(patch.changes), kind)
 
 
 def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:

@@ -66,6 +66,11 @@ class ModuleChange:
         """Whether it is a data file, which comes as a whole."""
         return not MODULE.fullmatch(self.path)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole text of the file stands in the patch file, not hunks."""
+        return self.new or self.is_data
+
 
 @dataclass(frozen=True)
 class PatchFile:

@@ -23,7 +23,7 @@ def new_place(change: ModuleChange, target: PatchBase) -> str:
     Raises:
         Failure: a module cannot be read.
     """
-    if change.new or change.is_data:
+    if change.is_whole:
         return ""
     wanted = {edit.scope for edit in hunks(change.path, "", (), change.text) if edit.scope}
     there = defined(target, change.path)

@@ -160,7 +160,7 @@ def _loosened(name: str, patch: PatchFile, moved: PatchFile, base: PatchBase | N
         return [(one.found, one.regions) for one in was] == [(one.found, one.regions) for one in wanted]
 
     def loosened(change: ModuleChange, path: str) -> ModuleChange:
-        if change.new or change.is_data:
+        if change.is_whole:
             return replace(change, path=path)
         sections = filter(None, _SECTION.split(change.text))
         forms = (next((one for one in _forms(text) if fits(change, path, text, one)), text) for text in sections)

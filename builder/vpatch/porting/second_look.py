@@ -75,7 +75,7 @@ def _place(scope: str) -> str:
 
 def _edits(patch: PatchFile) -> Iterator[Edit]:
     for change in patch.changes:
-        if not (change.new or change.is_data):
+        if not change.is_whole:
             yield from hunks(change.path, "", (), change.text)
 
 
@@ -104,7 +104,7 @@ def _among(one: tuple[str, str], others: set[tuple[str, str]]) -> bool:
 def _there(made: PatchFile, before: Mapping[str, str], base: PatchBase, target: PatchBase) -> Iterator[str]:
     """Yield the new lines that upstream added, too, in another place."""
     for change in made.changes:
-        if change.new or change.is_data:
+        if change.is_whole:
             continue
         was, now = (_lines(text_of(*one)) for one in ((base, before[change.path]), (target, change.path)))
         new = Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith("+"))

@@ -62,7 +62,7 @@ def _switched(conf: str, *, on: bool) -> str:
 
 
 def _set(conf: str) -> None:
-    """Give the allocator its whole configuration, by the function that this PyTorch has."""
+    """Set the allocator's whole configuration. The name of the setter depends on the version of PyTorch."""
     import torch
 
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)

@@ -40,7 +40,7 @@ def tokens() -> dict[str, list[int]]:
 
 
 def prepare(runner: Any) -> None:
-    """Give a runner of `Steps` what `_prepare_inputs` and `_preprocess` also need, in every release."""
+    """Set on a runner of `Steps` the other attributes that `_prepare_inputs` and `_preprocess` read, in any release."""
     import torch
     from vllm.v1.utils import CpuGpuBuffer
     from vllm.v1.worker import gpu_model_runner
