@@ -191,6 +191,7 @@ def test_inserted_code_is_recorded_by_shape(tree: Tree) -> None:
             "    for x in xs:\n        x.cpu()\n    return (-xs[0]).cpu(), (y if xs else y).cpu(), (z := y).cpu()\n",
             [],
         ),
+        ("import logging\nclass Ours(logging.Logger): ...\nlog = Ours('')\ndef f():\n    log.warning(1)\n", []),
         ("async def f(x: Any):\n    return (await x).go()\n", ["`(await x).go`"]),
     ],
 )

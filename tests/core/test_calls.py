@@ -143,6 +143,8 @@ POSITIONAL = {
     "CudaPlatformBase.is_device_capability_family": "as the call beside it",
     "_VllmLogger.warning_once": "takes any number of arguments",
     "ReasoningParser.is_reasoning_end_streaming": "users' parsers may name its parameters as they like",
+    "StreamingParserEngine._emit_for_state": "called by what overrides it, with what that was called with",
+    "StreamingParserEngine._on_terminal": "as the one above",
     "StructuredOutputManager.should_advance": "vLLM's own call, to which a keyword is added",
     "WorkspaceManager.get_simultaneous": "takes any number of shapes",
     "current_workspace_manager.get_simultaneous": "takes any number of shapes",

@@ -101,7 +101,7 @@ def test_two_patches_of_one_data_file_are_in_conflict() -> None:
     assert {found.state for found in Engine([one, other]).status({TEMPLATE: OLD}.get)} == {State.CONFLICT}
 
 
-@given(st.none() | st.text(), st.text(st.characters(exclude_characters="\r\x85\u2028")))
+@given(st.none() | st.text(), st.text(st.characters(codec="utf-8", exclude_characters="\r\x85\u2028")))
 def test_any_text_of_a_data_file_is_read_as_it_was_written(before: str | None, after: str) -> None:
     rows = written_data(before, after).split("\n")[:-1]
 

@@ -34,15 +34,24 @@ def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
         (s.ReplaceExpr(FILE, "f", "1", "x"), s.AddKeyword(FILE, "f", "a(...)", "k=1")),
         (s.InsertAfter(FILE, "f", "c()\nd()", "x()"), s.ReplaceExpr(FILE, "f", "d()", "y()")),
         (s.InsertAfter(FILE, "f", "c()", "x()"), s.InsertBefore(FILE, "f", "d()", "y()")),  # in the same place
+        (s.InsertAfter(FILE, "f", "c()", "x()"), s.InsertAfter(FILE, "f", "c()", "y()")),
+        (s.InsertBefore(FILE, "f", "a(...)", "x()"), s.InsertBefore(FILE, "f", "a(...)", "y()")),
+        (s.InsertAfter(FILE, "f", "a(...)", "x()"), s.AddKeyword(FILE, "f", "a(...)", "k=1")),  # `...` is another then
+        (s.InsertAfter(FILE, "f", "c()", "x()"), s.ReplaceStatements(FILE, "f", "c()", "y()")),
+        (s.header(FILE, "", "def f()", "def f(x=1)"), s.header(FILE, "", "def f()", "def f(y=1)")),
         (s.ReplaceStatements(FILE, "f", "c()\nd()", "x()"), s.InsertAfter(FILE, "f", "d()", "y()")),
-        (s.ReplaceStatements(FILE, "", "def f():\n    ...", "def f(): pass"), s.ReplaceExpr(FILE, "f", "2", "y")),
+        (s.ReplaceStatements(FILE, "", "def f():\n    ...", "def g(): pass"), s.ReplaceExpr(FILE, "f", "2", "y")),
         (v.AddFile("vllm/_vpatch/x.py", "1"), v.AddFile("vllm/_vpatch/x.py", "2")),
         (v.AddFunction(FILE, "", "def g(): 1"), v.AddFunction(FILE, "", "def g(): 2")),
         (v.EnsureImport(FILE, "from a import x"), v.EnsureImport(FILE, "from b import x")),
     ],
 )
 def test_two_overlays_that_change_the_same_code_are_in_conflict(one: Edit, other: Edit) -> None:
+    """Once one is applied, the other is refused, too: which of them is applied first decides nothing."""
     changeset = make(module(SOURCE), *two(one, other))
+    in_turn = [make(applied(module(SOURCE), first), *two(one, other)) for first in two(one, other)]
+
+    assert all(made.problems and not made.files for made in in_turn)
 
     assert [one.state for one in changeset.before] == [State.CONFLICT, State.CONFLICT]
     assert changeset.before == changeset.after
@@ -58,6 +67,7 @@ def test_two_overlays_that_change_the_same_code_are_in_conflict(one: Edit, other
         (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.ReplaceExpr(FILE, "f", "2", "y")),
         (s.ReplaceExpr(FILE, "f", "b(1)", "x"), s.InsertAfter(FILE, "f", "c()", "y()")),
         (s.InsertAfter(FILE, "f", "c()", "x()"), s.InsertBefore(FILE, "f", "c()", "y()")),
+        (s.ReplaceStatements(FILE, "f", "c()", "x()"), s.InsertBefore(FILE, "f", "d()", "y()")),
         (v.AddFunction(FILE, "f", "def g(): 1"), s.InsertAfter(FILE, "f", "c()", "h(lambda: g())")),
         (v.AddFunction(FILE, "", "def g(): 1"), v.AddFunction(FILE, "f", "def g(): 1")),
     ],

@@ -39,7 +39,7 @@ HAS, LACKS, UNKNOWN = Defines(FILE, "f"), Defines(FILE, "q"), Defines("gone.py",
             State.DRIFTED,
             "it seems merged upstream (vllm/m.py defines f), yet the code still matches the 1.0 layout",
         ),
-        (NEW, None, None, State.MERGED, "merged upstream (o/r#1): the code equals the overlay's result"),
+        (NEW, None, None, State.MERGED, "already there, as by o/r#1: the code equals the overlay's result"),
         (NEW, HAS, None, State.MERGED, "merged upstream (o/r#1): vllm/m.py defines f"),
         (NEW.replace("b(1)", "b(1)  # vpatch: demo"), HAS, HAS, State.APPLIED, "with its mark"),
         (NEW.replace("b(1)", "b(1)  # vpatch: other"), None, None, State.MERGED, ""),
@@ -111,7 +111,7 @@ GONE = replaced(shape("2.0", "v w", file="gone.py"), shape("1.0", "v w"))
     [
         (BOTH, "x = a\n", State.PENDING, "1.0", "matches the 1.0 layout; 1 change to make"),
         (BOTH, "x = y\nw = a\n", State.PENDING, "2.0", "matches the 2.0 layout; 1 change to make"),
-        (BOTH, "x = z\n", State.MERGED, None, "merged upstream: the code equals the overlay's result, without its"),
+        (BOTH, "x = z\n", State.MERGED, None, "already there: the code equals the overlay's result, without its"),
         (OTHERS, "x = z\nw = a\n", State.DRIFTED, None, "it seems merged upstream (one shape matches the overlay's re"),
         # The nearest shape is reported: with the fewest edits that find nothing, in files that the release has.
         (FAR, "x = y\n", State.DRIFTED, None, "vllm/m.py: `v` is not there"),
@@ -123,6 +123,25 @@ def test_shapes(item: Catalogued, source: str, state: State, by: str | None, bec
 
     assert (part.state, part.shape) == (state, by)
     assert part.because.startswith(because)
+
+
+@pytest.mark.parametrize(
+    ("item", "hint"),
+    [
+        (FAR, "expected as in the 1.0 layout, one of 2 that the overlay knows"),
+        # As close as the other, which may expect what is more alike.
+        (
+            replaced(shape("2.0", "p q"), shape("1.0", "v w")),
+            "expected as in the 2.0 layout, one of 2 that the overlay",
+        ),
+        (replaced(shape("2.0", "p q")), ""),
+    ],
+)
+def test_drift_names_the_layout_if_there_are_several(item: Catalogued, hint: str) -> None:
+    (problem,) = verdict(module("x = y\n"), item).problems
+
+    assert problem.hint.startswith(hint)
+    assert bool(problem.hint) is bool(hint)
 
 
 def test_parts_that_share_an_import_are_judged_by_their_code() -> None:
@@ -207,10 +226,7 @@ def test_marks_of_another_version_are_drift(source: str, message: str) -> None:
 
     assert found.state is State.DRIFTED
     assert message in found.because
-    assert (
-        "undo the edit; if another version made it, run `vpatch apply`, and if that refuses, `vpatch revert` before"
-        in found.because
-    )
+    assert "undo the edit; if another version made it, apply this one, and if that is refused, " in found.because
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,9 @@ FUNCTION = "def f(a):\n    return a\n"
     ("source", "edit", "message"),
     [
         # An enclosing function may bind a name later.
-        ("def f():\n    def g():\n        anchor()\n    name = 1\n", INNER, ""),
+        ("def f():\n    def g():\n        anchor()\n    name = 1\n    g()\n", INNER, ""),
         (
-            "def f():\n    def g():\n        nonlocal name\n        anchor()\n        name = 2\n    name = 1\n",
+            "def f():\n    def g():\n        nonlocal name\n        anchor()\n        name = 2\n    name = g\n",
             INNER,
             "",
         ),

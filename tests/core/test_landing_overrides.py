@@ -180,6 +180,44 @@ def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, message
     lands(message, source, ReplaceExpr(FILE, scope, "1", "11"))
 
 
+INSTALLED = """\
+def make(cls, other, flag):
+    def run(self):
+        anchor()
+    {}
+    return cls
+"""
+
+
+@pytest.mark.parametrize(
+    ("handed_on", "message"),
+    [
+        ("cls.run = run", ""),
+        ("cls.run = cls.go = run", ""),
+        ("cls.run = run\n    cls.go = other", ""),
+        ("cls.run = run\n    cls.run = wrapped(cls.run)", ""),
+        ("cls.run = run\n    cls.run = wrapped(run)", ""),
+        ("if flag:\n        cls.run = run\n    else:\n        cls.run = other", ""),
+        ("cls.run = run\n    def go(other): other.run = 1", ""),
+        ("cls.run = run\n    other()\n    cls.run = other", ""),
+        ("old = cls.run\n    cls.run = run\n    try: yield\n    finally: cls.run = old", ""),
+        ("def go(): return run()\n    cls.run = go", ""),
+        ("register(cls, **locals())", ""),
+        ("return run", ""),
+        ("cls.run = other", "nothing in `make` reads `run` of line 2: it never runs"),
+        ("def go(run): return run()", "nothing in `make` reads `run` of line 2: it never runs"),
+        ("if False:\n        cls.run = run", "nothing in `make` reads `run` of line 2: it never runs"),
+        ("cls.run = run\n    cls.run = other", "line 5 overrides `cls.run`, which was `make.run`"),
+        ("cls.run = run\n    if flag: cls.run = other", "line 5 overrides `cls.run`, which was `make.run`"),
+        ("cls.run = run\n    setattr(cls, 'run', other)", "line 5 overrides `cls.run`, which was `make.run`"),
+        ("cls.run = run\n    del cls.run", "line 5 overrides `cls.run`, which was `make.run`"),
+        ("cls.run = run\n    run = other", "`run = other`, overrides `make.run` of line 2"),
+    ],
+)
+def test_a_function_within_another_one_that_is_not_handed_on(handed_on: str, message: str) -> None:
+    lands(message, INSTALLED.format(handed_on), InsertAfter(FILE, "make.run", "anchor()", "print()"))
+
+
 def test_an_import_of_another_part_must_not_be_hidden() -> None:
     parts = tuple(Part(name, (Shape("1.0", (edit,)),)) for name, edit in (("import", HELP), ("call", CALL)))
     item = Catalogued("demo", Overlay("Demo.", parts), "")

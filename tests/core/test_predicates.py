@@ -9,7 +9,7 @@ from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Im
 from vpatch.core.engine import Engine
 from vpatch.core.listing import pack
 from vpatch.core.overlay import Predicate
-from vpatch.core.parse import ParsedModules
+from vpatch.core.parsed import ParsedModules
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE, module, overlay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from contextlib import nullcontext
 
 import pytest
@@ -11,7 +12,7 @@ from vpatch.core.select import (
     expression,
     expressions,
     headline,
-    nearest,
+    most_alike,
     runs,
     scopes,
 )
@@ -135,7 +136,11 @@ def test_the_nearest_candidate() -> None:
     found = source('"""Doc\n\nstring."""\nx = 1\n\n\ndef f():\n    a = clamp(\n        budget,\n        1)\n')
     root = Spot((), found.tree)
 
-    assert nearest(found, [root], "clamp(budget, 2)")() == "; nearest, line 8: `clamp( budget, 1)`"
-    assert nearest(found, [root], "def f(x): pass")() == "; nearest, line 7: `def f(): ...`"
-    assert nearest(found, [root], "{1: 2}")() == ""
+    def near(wanted: ast.AST, text: str) -> str | None:
+        spot = most_alike(found, [root], wanted, text)
+        return spot and found.quoted(spot.node)
+
+    assert near(expression("f()"), "clamp(budget, 2)") == "clamp( budget, 1)"
+    assert near(block("def g(): 1")[0], "def f(x): ...") == "def f(): ..."
+    assert near(expression("{1: 2}"), "{1: 2}") is None
     assert headline("\n  f(\n a)\n") == "f("

@@ -7,7 +7,8 @@ import difflib
 import pytest
 from vpatch import AddFunction, EnsureImport
 from vpatch.core.changes import Splice
-from vpatch.core.parse import Lost, ParsedModules
+from vpatch.core.parse import Lost
+from vpatch.core.parsed import ParsedModules
 from vpatch.core.syntax import Spot
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure

@@ -183,7 +183,8 @@ class _Recorder:
             return []
         targets = self.types.callees(code.file, func)
         value = func.value if isinstance(func, ast.Attribute) else func
-        if not (targets or site.guarded or origins.foreign(value, site)):
+        elsewhere = any(self.types.is_outside(found) for found in self.types.types(code.file, func))  # of `Logger`, say
+        if not (targets or site.guarded or elsewhere or origins.foreign(value, site)):
             self.unresolved[f"{code.key}: `{ast.unparse(func)}`"] = None
         return list(dict.fromkeys(self._place(code, site, func, target) for target in targets))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.core.landing.flow import Definition, Function
+from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 
 try:
@@ -18,7 +19,7 @@ try:
     from jedi.api.classes import Name
     from parso.cache import parser_cache
 except ImportError as error:
-    raise SystemExit(f"recording needs jedi: {how_to_add('calls')}") from error
+    raise Failure(Problem("cannot record", "jedi", f"not installed: {how_to_add('calls')}")) from error
 
 
 @dataclass(frozen=True)

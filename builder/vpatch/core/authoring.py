@@ -23,24 +23,31 @@ Uses = tuple[str, ...]
 
 @dataclass(frozen=True)
 class File:
-    """A module of vLLM; `path` is relative to the folder that holds `vllm/`."""
+    """A module of vLLM.
+
+    Attributes:
+        path: POSIX, relative to the folder that holds `vllm/`: "vllm/engine/arg_utils.py".
+    """
 
     path: str
 
     def function(self, name: str) -> Block:
-        """Return the body of the function or method with this qualified name."""
+        """Return the body of the function or method with this qualified `name`, as "C.f"."""
         return Block(self.path, name)
 
     def patch(self, text: str, *, count: int = 1, uses: Uses = (), **names: str) -> tuple[Edit, ...]:
-        """Change the module by hunks, each below a line `@@ ADDRESS`; see `Block.patch`."""
+        """Change the module by hunks, each below a line `@@ ADDRESS` in `text`.
+
+        `count`, `uses`, `names` and errors are as of `Block.patch`.
+        """
         return Block(self.path, "").patch(text, count=count, uses=uses, **names)
 
     def class_(self, name: str) -> Block:
-        """Return the body of the class with this qualified name."""
+        """Return the body of the class with this qualified `name`."""
         return Block(self.path, name)
 
     def ensure_import(self, statement: str, *, typing_only: bool = False) -> EnsureImport:
-        """Import something at module level; see `EnsureImport`."""
+        """Import something at module level; `statement` and `typing_only` are as of `EnsureImport`."""
         return EnsureImport(self.path, statement, typing_only=typing_only)
 
     def defer_annotations(self) -> EnsureImport:
@@ -48,7 +55,7 @@ class File:
         return EnsureImport(self.path, "from __future__ import annotations")
 
     def add_function(self, new: str) -> AddFunction:
-        """Define a function or class at the end of the module."""
+        """Define `new`, the source of a function or class, at the end of the module."""
         return AddFunction(self.path, "", new)
 
     def contains(self, code: str) -> Contains:
@@ -56,11 +63,11 @@ class File:
         return Contains(self.path, "", code)
 
     def defines(self, name: str) -> Defines:
-        """Whether the module defines this function or class."""
+        """Whether the module defines the function or class with this qualified `name`."""
         return Defines(self.path, name)
 
     def imports(self, name: str) -> Imports:
-        """Whether `from ... import name` is in force in the module."""
+        """Whether `from ... import` of `name`, without `as`, is in force in the module."""
         return Imports(self.path, name)
 
     def lists(self, name: str, entry: str) -> Lists:
@@ -68,16 +75,19 @@ class File:
         return Lists(self.path, name, entry)
 
     def sets(self, owner: str, *attributes: str) -> Sets:
-        """Whether the class `owner` sets these attributes of its instances."""
+        """Whether the class `owner` sets all of these `attributes` of its instances."""
         return Sets(self.path, owner, attributes)
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of vLLM; `path` is relative to the folder that holds `vllm/`.
+    """A folder of vLLM, for what no Python file shows.
 
-    For what no Python file tells. Trees that `vpatch fetch` makes have only Python files, and a source checkout lacks
-    what the build adds to the wheel.
+    Trees that `vpatch fetch` makes have only Python files, and a source checkout lacks what the build adds to the
+    wheel.
+
+    Attributes:
+        path: POSIX, relative to the folder that holds `vllm/`, without a slash at its end.
     """
 
     path: str
@@ -94,24 +104,41 @@ class Folder:
 
 @dataclass(frozen=True)
 class Block:
-    """The body of a function or class, or of blocks in it that begin with `headers`, written without colon."""
+    """The body of a function or class, or blocks in it: where edits look.
+
+    All that edits take is source code, matched by its syntax: spaces, line breaks, quotes and comments do not matter.
+    An edit that finds neither its old nor its new code makes its part drifted. Of an edit, `count` is how often the
+    code must occur, and `uses` are the attributes, written `self.name`, that the new code relies on and its class must
+    set.
+
+    Attributes:
+        path: that of the module, as in `File`.
+        scope: the qualified name of the function or class; "" is the module.
+        headers: the headers, without colon, of the blocks that lead from the body to this one, as "if x is None".
+    """
 
     path: str
     scope: str
     headers: tuple[str, ...] = ()
 
     def within(self, *headers: str) -> Block:
-        """Return the block in this one that `headers` lead to, such as `if x is None`."""
+        """Return the block in this one that `headers` lead to, written without colon: "if x is None"."""
         return replace(self, headers=(*self.headers, *headers))
 
     def patch(self, text: str, *, count: int = 1, uses: Uses = (), **names: str) -> tuple[Edit, ...]:
-        """Change the block by hunks: by one, or by several, each below a line `@@ NAME / HEADER`.
+        """Change the block by hunks.
 
         A hunk is a diff: a line begins with a space if it stays, with - if it goes, with + if it comes. `...` is
-        anything, and `$NAME` one expression, the same one throughout; `names` fill some in.
+        anything, and `$NAME` one expression, the same one throughout.
+
+        Args:
+            text: one hunk, or several, each below a line `@@ NAME / HEADER`.
+            count: how often the code of a hunk must occur.
+            uses: the attributes, written `self.name`, that the new code relies on.
+            names: the code that `$NAME` stands for, by name.
 
         Raises:
-            ValueError: a hunk cannot be read; the message says why.
+            ValueError: a hunk cannot be read; the message names the line and the reason.
         """
         return tuple(hunks(self.path, self.scope, self.headers, text, count, uses, tuple(sorted(names.items()))))
 
@@ -145,11 +172,11 @@ class Block:
         return edit
 
     def add_function(self, new: str, *, uses: Uses = ()) -> AddFunction:
-        """Define a function or class at the end of this body."""
+        """Define `new`, the source of a function or class, at the end of this body."""
         return AddFunction(self.path, self.scope, new, uses)
 
     def ensure_import(self, statement: str) -> EnsureImport:
-        """Import something in this function."""
+        """Import something in this function; `statement` is as of `EnsureImport`."""
         return EnsureImport(self.path, statement, self.scope)
 
     def contains(self, code: str) -> Contains:
@@ -157,15 +184,15 @@ class Block:
         return Contains(self.path, self.scope, code)
 
     def imports(self, name: str) -> Imports:
-        """Whether `from ... import name` stands anywhere in the block."""
+        """Whether `from ... import` of `name`, without `as`, stands anywhere in the function or class."""
         return Imports(self.path, name, self.scope)
 
     def takes(self, parameter: str) -> Takes:
-        """Whether the function takes this parameter."""
+        """Whether the function takes a `parameter` of this name."""
         return Takes(self.path, self.scope, parameter)
 
     def takes_first(self, parameter: str) -> Takes:
-        """Whether this is the function's first parameter, `self` and `cls` not counted."""
+        """Whether this `parameter` is the function's first one, `self` and `cls` not counted."""
         return Takes(self.path, self.scope, parameter, first=True)
 
 
@@ -191,7 +218,7 @@ class Companion:
     def import_into(self, file: File, *names: str) -> tuple[Edit, ...]:
         """Import from the companion in a module of vLLM, and add the companion's files.
 
-        Each of `names` (`"a"`, `"a, b"` or `"a as b"`) makes one statement.
+        Each of `names` ("a", "a, b" or "a as b") makes one statement at the top of `file`.
         """
         module = f"vllm._vpatch.{self.module.rpartition('.')[2]}"
         return (*(EnsureImport(file.path, f"from {module} import {one}") for one in names), *self.files)
@@ -207,10 +234,19 @@ exec(compile({text!r}, {file!r}, "exec"), {{"__name__": "__main__"}})
 
 
 def probe(package: str, name: str, *, gpu: bool = False) -> Probe:
-    """Build the probe that runs the module `name` of `package` as `__main__`; see `Probe`.
+    """Build the probe that runs a module as `__main__`; see `Probe`.
 
     Neither vpatch nor the overlay's package is installed beside the patched vLLM. So the script contains the module,
     and those modules of the package that it imports by a line that begins with `from package.other import`.
+
+    Args:
+        package: the dotted name of a package.
+        name: the module in it, and the probe's name.
+        gpu: whether the probe needs a CUDA device.
+
+    Raises:
+        ModuleNotFoundError: there is no such package.
+        FileNotFoundError: the package has no such module.
     """
     parts = ("import sys, types", *_dependencies(package, name, {}).values(), _script(_RUN, package, name))
     return Probe(name, "\n".join(parts), gpu)

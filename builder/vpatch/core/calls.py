@@ -102,8 +102,8 @@ def combined(files: Iterable[str], digest: Callable[[str], str]) -> str:
 
 def file_of(source: str) -> str:
     """Return the path of the list for an overlay's module or patch file, which has a path, too."""
-    folder, _, name = source.rpartition("/")
-    return f"{folder}/_calls/{name.rpartition('.')[0]}.json"
+    folder, slash, name = source.rpartition("/")
+    return f"{folder}{slash}_calls/{name.rpartition('.')[0]}.json"
 
 
 def inserted_by(part: str, shape: str) -> str:

@@ -300,6 +300,11 @@ class Selection:
         own = () if self.only is not None else frozenset(self.default or ()).difference(self.without)
         return frozenset((*(self.only or ()), *self.also, *own))
 
+    def selects(self, name: str, *, opt_in: bool = False) -> bool:
+        """Whether an overlay is selected."""
+        usual = self.only is None and self.default is None and not opt_in
+        return name in self.named or (usual and name not in self.without)
+
     def among(self, installed: tuple[Catalogued, ...]) -> tuple[Catalogued, ...]:
         """Return the selected overlays.
 
@@ -309,9 +314,7 @@ class Selection:
         known = {item.id: item for item in installed}
         if unknown := sorted({*self.named, *self.without} - known.keys()):
             raise UnknownName(*(Problem("no such overlay", name, closest(name, known)) for name in unknown))
-        usual = self.only is None and self.default is None
-        default = {item.id for item in installed if not item.overlay.opt_in} if usual else set()
-        return tuple(known[name] for name in sorted(default.difference(self.without) | self.named))
+        return tuple(item for name, item in sorted(known.items()) if self.selects(name, opt_in=item.overlay.opt_in))
 
     def in_tree(self, installed: tuple[Catalogued, ...], read: Callable[[str], bytes | None]) -> tuple[Catalogued, ...]:
         """Return the selected overlays; without `only` from the user, also each that has a mark in the tree.
@@ -327,6 +330,13 @@ class Selection:
 
 def _ids(given: Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def applied_beside(
+    chosen: Sequence[Catalogued], installed: Iterable[Catalogued], read: Callable[[str], bytes | None]
+) -> tuple[Catalogued, ...]:
+    """Return the overlays that are applied, besides the chosen ones."""
+    return tuple(item for item in installed if item not in chosen and has_mark(item, read))
 
 
 def has_mark(item: Catalogued, read: Callable[[str], bytes | None]) -> bool:

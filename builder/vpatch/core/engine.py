@@ -12,7 +12,7 @@ from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
 from vpatch.core.landing.fit import Findings, fit
 from vpatch.core.overlay import Catalogued, Edit
-from vpatch.core.parse import ParsedModules
+from vpatch.core.parsed import ParsedModules
 from vpatch.core.syntax import inside
 from vpatch.core.verdict import Changeset, EditFinding, Found, PartChange, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
@@ -38,37 +38,47 @@ class _Landed:
 
 
 class Engine:
-    """Judges trees by a fixed set of overlays, and parses equal bytes of a file once."""
+    """Judges trees by a fixed set of overlays, and parses equal bytes of a file once.
 
-    def __init__(self, overlays: Iterable[Catalogued]) -> None:
+    Args:
+        overlays: the overlays.
+        once: each overlay is asked about once. Then syntax trees, which take most of the memory, are freed once the
+            answers are there; what is asked for again all the same is parsed again.
+    """
+
+    def __init__(self, overlays: Iterable[Catalogued], *, once: bool = False) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
         self._landed: dict[object, _Landed] = {}
         self._cache = ParsedModules()
+        self._once = once
+        self._unasked = {item.id: item for item in self.overlays}
 
     @cached_property
     def files(self) -> tuple[str, ...]:
         """The files that the overlays read, change or add, and the folders that they list."""
-        found = {file: None for item in self.overlays for file in item.overlay.files}
-        for item in self.overlays:
-            for part in item.overlay.parts:
-                for asked in filter(None, (part.merged, part.absent, *(shape.when for shape in part.shapes))):
-                    with blaming(item.id, asked):
-                        found |= dict.fromkeys(asked.files)
-            found |= dict.fromkeys(item.calls.files if item.calls else ())
-        return tuple(found)
+        edited = (file for item in self.overlays for file in item.overlay.files)
+        named = (
+            file for item in self.overlays for file in (*_named_by(item), *(item.calls.files if item.calls else ()))
+        )
+        return tuple(dict.fromkeys((*edited, *named)))
 
-    def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
+    def status(
+        self, read: Read, overlays: Iterable[Catalogued] | None = None, beside: Iterable[Catalogued] = ()
+    ) -> tuple[Verdict, ...]:
         """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.
 
-        Only overlays that are judged together can be in conflict.
+        Only overlays that are judged together can be in conflict, and such as displace code that those of `beside`,
+        which are applied, are found by.
 
         Raises:
             Failure: an edit or a predicate raised an exception.
         """
-        return self._status(Workspace(read, self._cache), overlays)
+        return self._status(*self._asked(read, overlays), beside)
 
-    def plan(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> Changeset:
-        """Compute the whole change that applies overlays, by default all, to a tree.
+    def plan(
+        self, read: Read, overlays: Iterable[Catalogued] | None = None, beside: Iterable[Catalogued] = ()
+    ) -> Changeset:
+        """Compute the whole change that applies overlays, by default all, to a tree. `beside` is as of `status`.
 
         If any of them is `drifted` or in `conflict`, nothing changes, and the changeset has every problem.
 
@@ -76,9 +86,8 @@ class Engine:
             RuntimeError: a postcondition does not hold in the parsed result, which is a bug in an overlay or an edit.
             Failure: an edit or a predicate raised an exception.
         """
-        chosen = self.overlays if overlays is None else tuple(overlays)
-        files = Workspace(read, self._cache)
-        before = self._status(files, chosen)
+        files, chosen = self._asked(read, overlays)
+        before = self._status(files, chosen, beside)
         problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
         if problems:
             return Changeset(before, before, {}, problems)
@@ -165,10 +174,19 @@ class Engine:
         self._cache.forget(but)
         self._landed.clear()
 
-    def _status(self, files: Workspace, overlays: Iterable[Catalogued] | None) -> tuple[Verdict, ...]:
-        """Judge the overlays, apply the pending ones to `files`, and check their code there."""
+    def _asked(self, read: Read, overlays: Iterable[Catalogued] | None) -> tuple[Workspace, Sequence[Catalogued]]:
+        """Return the files of a tree, and the overlays in the order of their ids."""
         chosen = self.overlays if overlays is None else sorted(overlays, key=lambda item: item.id)
-        judged = self._edited(files, chosen)
+        for item in chosen:
+            self._unasked.pop(item.id, None)
+        kept = {file for item in self._unasked.values() for file in item.overlay.files}
+        return Workspace(read, self._cache, kept if self._once else None), chosen
+
+    def _status(
+        self, files: Workspace, chosen: Sequence[Catalogued], beside: Iterable[Catalogued]
+    ) -> tuple[Verdict, ...]:
+        """Judge the overlays, apply the pending ones to `files`, and check their code there."""
+        judged = self._edited(files, chosen, beside)
         items = {item.id: item for item in chosen}
         wrong: dict[_Part, list[Problem]] = {}
         notes: dict[_Part, tuple[str, ...]] = {}
@@ -184,10 +202,18 @@ class Engine:
             for one in verdicts
         )
 
-    def _edited(self, files: Workspace, overlays: Sequence[Catalogued]) -> list[Judgement]:
+    def _edited(
+        self, files: Workspace, overlays: Sequence[Catalogued], beside: Iterable[Catalogued] = ()
+    ) -> list[Judgement]:
         """Judge the overlays, and apply the pending ones to `files`."""
-        judged = [judge(item, files) for item in overlays]
-        conflicts = _conflicts(judged)
+        judged = list[Judgement]()
+        changed = set[str]()
+        for number, item in enumerate(overlays, 1):
+            judged.append(judge(item, files))
+            changed |= {edit.file for part in judged[-1].parts for edit, _ in part.findings}
+            # Inserted code is checked in the files that have it, and seldom looks into others.
+            files.free(changed.union(*map(_named_by, overlays[number:])))
+        conflicts = _conflicts(judged, [judge(item, files) for item in beside])
         judged = [_with_problems(one, conflicts, State.CONFLICT) for one in judged]
         for one in judged:
             if one.verdict.state is State.PENDING:
@@ -224,6 +250,16 @@ class Engine:
         return problems, notes
 
 
+def _named_by(item: Catalogued) -> tuple[str, ...]:
+    """Return the files that the edits and the predicates of an overlay name."""
+    found = dict.fromkeys(item.overlay.files)
+    for part in item.overlay.parts:
+        for asked in filter(None, (part.merged, part.absent, *(shape.when for shape in part.shapes))):
+            with blaming(item.id, asked):
+                found |= dict.fromkeys(asked.files)
+    return tuple(found)
+
+
 def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
     """Yield a problem for each part that the edits left in an unexpected state."""
     for was, part in zip(old.parts, new.parts, strict=True):
@@ -233,17 +269,19 @@ def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
             yield Problem("conflict", new.id, cause)
 
 
-def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
+def _conflicts(judged: Sequence[Judgement], beside: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
     """Return the conflicts of each part with parts of other overlays."""
+    there = {one.verdict.id for one in beside}
     claims = [
         (one.verdict.id, part.verdict.name, edit, finding)
-        for one in judged
+        for one in (*judged, *beside)
         for part in one.parts
         for edit, finding in part.findings
     ]
     found: dict[_Part, list[Problem]] = {}
     for one, other in combinations(claims, 2):
-        if one[0] != other[0] and one[2].file == other[2].file and _clash(one[3], other[3]):
+        clash = _clash if there.isdisjoint((one[0], other[0])) else _displaces
+        if one[0] != other[0] and one[2].file == other[2].file and clash(one[3], other[3]):
             for (mine, part, edit, _), (theirs, *_) in ((one, other), (other, one)):
                 cause = f"{mine} and {theirs} change the same code"
                 found.setdefault((mine, part), []).append(Problem("conflict", edit.file, cause, edit.scope))
@@ -252,10 +290,23 @@ def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
 
 def _clash(one: EditFinding, other: EditFinding) -> bool:
     """Whether two edits change the same code, or bind the same name to different things."""
-    pairs = ((one.regions, other.regions), (one.regions, other.context), (one.context, other.regions))
+    pairs = [(one.regions, other.regions)]
+    if Found.BEFORE in (one.found, other.found):  # else nothing is left to take away what the other leans on
+        pairs += [(one.regions, other.context), (one.context, other.regions)]
     if any(inside(a, b) or inside(b, a) for mine, theirs in pairs for a in mine for b in theirs):
         return True
     return any(a == b and what != other_what for a, what in one.binds for b, other_what in other.binds)
+
+
+def _displaces(one: EditFinding, other: EditFinding) -> bool:
+    """Whether one of two edits is to change what the other, which was made, is found by, and not to build on it."""
+    if one.found is Found.AFTER:
+        one, other = other, one
+    if (one.found, other.found) != (Found.BEFORE, Found.AFTER):
+        return False
+    if any(inside(a, b) for a in one.context for b in other.regions):
+        return False  # there is one order only
+    return any(inside(a, b) or inside(b, a) for a in one.regions for b in other.context)
 
 
 def _apply(judgement: Judgement, files: Workspace) -> None:

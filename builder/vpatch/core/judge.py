@@ -110,8 +110,8 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
             others = ", ".join(map(str, lines))
             cause = (
                 f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
-                "if you edited it, undo the edit; if another version made it, run `vpatch apply`, and if that refuses, "
-                "`vpatch revert` before"
+                "if you edited it, undo the edit; if another version made it, apply this one, and if that is refused, "
+                "revert before"
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)
@@ -207,9 +207,10 @@ def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple
         proof = merged.reason or "one shape matches the overlay's result"
         cause = f"it seems merged upstream ({proof}), yet the code still matches the {undone[0]} layout"
         return replace(verdict, because=cause, problems=(Problem("drifted", verdict.files[0], cause),))
-    proof = merged.reason if merged.holds else "the code equals the overlay's result, without its marks"
     links, numbers = ", ".join(upstream), ", ".join(f"#{link.rpartition('#')[2]}" for link in upstream)
-    reason = f"merged upstream{links and f' ({links})'}: {proof}"
+    reason = f"merged upstream{links and f' ({links})'}: {merged.reason}"
+    if not merged.holds:  # the code may be the release's own, or an edit made by hand
+        reason = f"already there{links and f', as by {links}'}: the code equals the overlay's result, without its marks"
     return replace(verdict, state=State.MERGED, because=reason, brief=numbers)
 
 
@@ -219,6 +220,9 @@ def _drifted(
     """Return the verdict with what the closest shape expected and what stands there instead."""
     shape, findings = closest
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
+    if problems and len(when) > 1:  # several shapes may be as close, and each expects other code
+        which = f"expected as in the {shape.name} layout, one of {len(when)} that the overlay knows"
+        problems[0] = replace(problems[0], hint=which)
     if not problems:
         cause = f"does not match the {shape.name} layout: {when[shape.name].reason}"
         problems = [Problem("drifted", verdict.files[0], cause)]

@@ -18,7 +18,8 @@ def parenthesized(new: Any, old: Any, parent: Any) -> Any:
     solid = cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseDict | cst.BaseList
     roomy = cst.Arg | cst.Return | cst.Assign | cst.AnnAssign | cst.Expr | cst.If | cst.Element | cst.Param
     tight = cst.Tuple | cst.NamedExpr | cst.Yield | cst.GeneratorExp
-    spaced = not isinstance(old, cst.BaseString)  # `return"x"` needs no space
+    quoted = isinstance(new, cst.SimpleString) and new.value[0] in "\"'"
+    spaced = quoted or not isinstance(old, cst.BaseString)  # `return"x"` needs no space
     if spaced and (isinstance(new, solid) or (number and not isinstance(parent, cst.Attribute))):
         return new
     if spaced and isinstance(parent, roomy) and not getattr(parent, "star", "") and not isinstance(new, tight):
@@ -145,16 +146,34 @@ def with_pieces(node: Any, keys: Sequence[str], header: str) -> Any:
     return node.with_changes(params=node.params.with_changes(**changed)) if changed else node
 
 
+def placed(there: Sequence[str], wanted: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Return the parameters of a function after a change of its header, in their order.
+
+    Args:
+        there: the names that it has.
+        wanted: those of the changed header.
+        named: the names that the change is about. A new one stands behind the nearest that is before it in `wanted`.
+    """
+    found = list(there)
+    for number, name in enumerate(wanted):
+        if name in named and name not in found:
+            above = next((one for one in reversed(wanted[:number]) if one in found), None)
+            found.insert(found.index(above) + 1 if above else 0, name)
+    return [name for name in found if name not in named or name in wanted]
+
+
 def _with_parameters(node: Any, kind: str, named: Sequence[str], wanted: Sequence[Any]) -> list[Any]:
-    some, order = list(getattr(node.params, kind)), [one.name.value for one in wanted]
-    for number, one in enumerate(wanted):
-        name, names = one.name.value, [param.name.value for param in some]
-        bare = one.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_param=cst.SimpleWhitespace(""))
-        if name in named and name in names:
-            old = some[names.index(name)]
-            kept = {"comma": old.comma, "whitespace_after_param": old.whitespace_after_param}
-            some[names.index(name)] = bare.with_changes(**kept)
-        elif name in named:
-            at = next((names.index(above) + 1 for above in reversed(order[:number]) if above in names), 0)
-            some = join(some, at, bare, node.whitespace_before_params)
-    return [one for one in some if one.name.value not in named or one.name.value in order]
+    some, new = list(getattr(node.params, kind)), {one.name.value: one for one in wanted}
+    there = [one.name.value for one in some]
+    order = placed(there, [*new], named)
+    some = [one for one in some if one.name.value in order]
+    for place, name in enumerate(order):
+        if name not in named:
+            continue
+        bare = new[name].with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_param=cst.SimpleWhitespace(""))
+        if name in there:
+            old = some[place]
+            some[place] = bare.with_changes(comma=old.comma, whitespace_after_param=old.whitespace_after_param)
+        else:
+            some = join(some, place, bare, node.whitespace_before_params)
+    return some

@@ -89,7 +89,7 @@ class Matcher:
         if not issubclass(type(p), ast.AST):
             return kind is type(f) and bool(p == f)
         if kind is ast.Name and p.id.startswith(META):
-            return self._fit_variable(p.id, f)
+            return self._fit_variable(p, f)
         if self.anywhere and isinstance(f, ast.expr) and is_hole(p):
             return True
         if kind is not type(f):
@@ -106,13 +106,17 @@ class Matcher:
             fits = p.name == f.name and self._has_pieces(p, f) and self._fit(p.body, f.body)
         else:
             fits = all(self._fit(getattr(p, name), getattr(f, name)) for name in significant(kind))
-        return fits and (self.pieces is None or self._bind(id(p), f))
+        return fits and self._bind_node(p, f)
 
-    def _fit_variable(self, name: str, f: Any) -> bool:
+    def _fit_variable(self, p: ast.Name, f: Any) -> bool:
         if not isinstance(f, ast.expr):
             return False
-        known = self.bound.get(name)
-        return same(known, f) if known is not None else self._bind(name, f)
+        known = self.bound.get(p.id)
+        fits = same(known, f) if known is not None else self._bind(p.id, f)
+        return fits and self._bind_node(p, f)
+
+    def _bind_node(self, p: ast.AST, f: Any) -> bool:
+        return self.pieces is None or self._bind(id(p), f)
 
     def _has_pieces(self, p: Any, f: Any) -> bool:
         wanted, there = (self.pieces or {}).get(id(p), {}), pieces_of(f)
@@ -129,7 +133,7 @@ class Matcher:
 
     def _keyword(self, p: ast.keyword, f: ast.keyword) -> bool:
         fits = p.arg == f.arg and self.match(p.value, f.value)
-        return fits and (self.pieces is None or self._bind(id(p), f))
+        return fits and self._bind_node(p, f)
 
     def _run(self, ps: Sequence[Any], fs: Sequence[Any], i: int = 0, k: int = 0) -> bool:
         """Match the entries of a list from `ps[i]` and `fs[k]` on."""

@@ -85,7 +85,6 @@ def parse(text: str) -> ast.Module:
         message = str(getattr(error, "msg", ""))
         if any(words in message for words in _NESTING_MESSAGES):
             raise TooDeep(getattr(error, "lineno", None) or 1, message) from error
-        _check(text)
         raise
     data = text.encode()  # Python counts columns in UTF-8
     lines = data.splitlines(keepends=True)

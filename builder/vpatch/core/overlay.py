@@ -65,7 +65,7 @@ class Predicate(Protocol):
 
 
 Edits: TypeAlias = "Edit | Iterable[Edits]"
-"""Edits in any nesting."""
+"""One edit, or edits in any nesting of lists and tuples."""
 
 
 @dataclass(frozen=True, init=False)
@@ -163,8 +163,12 @@ class Probe:
     """A script that shows, on a patched vLLM, that an overlay works.
 
     The interpreter of that vLLM runs it as `python -c SCRIPT`, without network, in a writable folder. The script exits
-    with 0 on success, else with an AssertionError that shows what was expected and found. A `gpu` probe needs a CUDA
-    device; others must run with and without one.
+    with 0 on success, else with an AssertionError that shows what was expected and found.
+
+    Attributes:
+        name: unique in its overlay.
+        script: the source of the program.
+        gpu: whether it needs a CUDA device; others must run with and without one.
     """
 
     name: str
@@ -176,14 +180,21 @@ class Probe:
 class Use:
     """A deployment, as far as it decides which overlays it needs.
 
-    `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's option. `head` is the
-    quantization scheme of the output projection ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization` the
-    checkpoint's method, None if not quantized. `block_fp8`: some weights are FP8 with block scales. `longest` is the
-    longest request and `chunk` the part of it that is prefilled at once, in tokens. `architecture` is the name of the
-    model's class, None if unknown. `speculative_tokens` are the draft tokens of a step, 0 without speculative decoding.
-    `prefix_caching` is vLLM's option. `capability` is the GPU's compute capability, as (12, 0), None if unknown.
-    `outgrows`: memory that vLLM does not count may be more than the card has beside vLLM's share. `ranks` are the GPUs
-    that share each layer, by tensor parallelism.
+    Attributes:
+        hybrid: whether the model mixes attention with layers that keep a state.
+        kv_cache_dtype: vLLM's option `--kv-cache-dtype`.
+        longest: the longest request, in tokens.
+        chunk: the part of it that is prefilled at once, in tokens.
+        quantization: the checkpoint's method, None if not quantized.
+        block_fp8: whether some weights are FP8 with block scales.
+        head: the quantization scheme of the output projection ("fp8-block", "fp8-channel", "fp8-tensor", ...), None if
+            not quantized.
+        architecture: the name of the model's class, None if unknown.
+        speculative_tokens: the draft tokens of a step, 0 without speculative decoding.
+        prefix_caching: whether vLLM's prefix caching is on.
+        capability: the GPU's compute capability, as (12, 0), None if unknown.
+        outgrows: whether memory that vLLM does not count may be more than the card has beside vLLM's share.
+        ranks: the number of GPUs that share each layer, by tensor parallelism.
     """
 
     hybrid: bool
@@ -210,8 +221,11 @@ class Use:
 class Need:
     """Whether a use needs an overlay's change, from the overlay or from upstream, and why.
 
-    `uncovered` says why a vLLM with the overlay does not serve this use either; "" if it does. `recommended`: the use
-    does not need the overlay, which is opt-in, and gains by it.
+    Attributes:
+        needed: whether the use needs the change.
+        because: the reason, for users.
+        uncovered: why a vLLM with the overlay does not serve this use either; "" if it does.
+        recommended: whether the use, which does not need the overlay, gains by it; of opt-in overlays.
     """
 
     needed: bool
@@ -224,13 +238,21 @@ class Need:
 class Overlay:
     """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
 
-    `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` informs users: it maps
-    version specifiers (`>=0.20,<0.21`) to the overlay's state there, a colon, and the reason. An `opt_in` overlay is
-    applied only when named. `probes` succeed if the overlay is applied or merged, and fail if it is pending. `needed`
-    decides whether a use needs the overlay on a vLLM that lacks it. `symptoms` are what a user sees without the
-    overlay: sentences, and error messages (`ValueError: ...`), in which `...` stands for text that varies. Words of a
-    log in a sentence are in quotes. `errors` are more lines of a log, by which `vpatch find` and `vpatch doctor --log`
-    know the overlay. Numbers and folders in them do not matter; what is in single quotes must be in the user's line.
+    Attributes:
+        summary: what it mends, in one line.
+        parts: the changes that upstream could merge one by one.
+        upstream: the pull requests and issues behind it, as `owner/repository#number`.
+        releases: informs users. It maps version specifiers (`>=0.20,<0.21`) to the overlay's state there, a colon, and
+            the reason.
+        opt_in: whether it is applied only when named.
+        probes: scripts that succeed if the overlay is applied or merged, and fail if it is pending.
+        needed: decides whether a use needs the overlay on a vLLM that lacks it; None if nothing can be said.
+        symptoms: what a user sees without the overlay: sentences, and error messages (`ValueError: ...`), in which
+            `...` stands for text that varies. Words of a log in a sentence are in quotes.
+        errors: more lines of a log, by which `vpatch find` and `vpatch doctor --log` know the overlay. Numbers and
+            folders in them do not matter; what is in single quotes must be in the user's line.
+        beside: where an error line has many causes, lines that a log has as well if the cause is the overlay's.
+        not_beside: lines of which it has none.
     """
 
     summary: str
@@ -242,6 +264,8 @@ class Overlay:
     needed: Callable[[Use], Need] | None = None
     symptoms: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    not_beside: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from vpatch.core import cst, nesting
-from vpatch.core.landing.binding import Scope
-from vpatch.core.landing.definitions import Module, analyzed
+from vpatch.core import nesting
 from vpatch.core.marks import marked_by
 from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, along, evaluated, has_block, within
-from vpatch.core.verdict import Answer, EditFinding
 from vpatch.wrapping import shortened
-
-# White space that libcst, which makes some changes, may not write back: form feeds, lines of nothing but a backslash.
-_ODD = re.compile(r"\f|^[ \t]*\\\r?\n", re.MULTILINE)
 
 
 def _is_empty(line: str) -> bool:
@@ -49,17 +43,27 @@ class Source:
         file: its path in the tree.
         text: its decoded text, without a byte order mark.
         encoding: the name of its encoding.
-        tree: Python's syntax tree of the text.
         named: its definitions by qualified name, once `select.scopes` asked for one.
     """
 
     file: str
     text: str
     encoding: str
-    tree: ast.Module
     _walked: dict[tuple[Path, str], dict[type, list[Spot]]] = field(default_factory=dict, init=False, repr=False)
     _blocks: dict[tuple[Path, str], list[tuple[Spot, list[Spot]]]] = field(default_factory=dict, init=False, repr=False)
     named: dict[str, list[Spot]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Python's syntax tree of the text."""
+        return nesting.parse(self.text)
+
+    def free(self) -> None:
+        """Free everything but the text; what is asked for again is computed again."""
+        for index in (self._walked, self._blocks, self.named):
+            index.clear()
+        for name in vars(self).keys() - {one.name for one in fields(self)}:
+            del vars(self)[name]
 
     @cached_property
     def lines(self) -> list[str]:
@@ -259,86 +263,3 @@ def header_text(node: Any) -> str:
     empty: dict[str, Any] = {name: [] for name in (*BLOCKS, "decorator_list") if name in node._fields}
     fresh = type(node)(**bare, **{**empty, **({"body": [ast.Expr(ast.Constant(...))]} if "body" in empty else {})})
     return ast.unparse(ast.fix_missing_locations(fresh))
-
-
-@dataclass
-class Parsed:
-    """A module's bytes, parsed when needed, with the findings of edits in them and the answers of predicates."""
-
-    file: str
-    data: bytes
-    findings: dict[tuple[object, str], EditFinding] = field(default_factory=dict)
-    answers: dict[object, Answer] = field(default_factory=dict)
-    _source: Source | Lost | None = None
-
-    def source(self) -> Source:
-        """Return the parsed module.
-
-        Raises:
-            Lost: Python cannot parse it, or libcst could not change it and keep the rest.
-        """
-        if self._source is None:
-            try:
-                self._source = _parsed(self.file, self.data)
-            except Lost as lost:
-                self._source = lost.with_traceback(None)
-        if isinstance(self._source, Lost):
-            raise self._source
-        return self._source
-
-    @cached_property
-    def analyzed(self) -> Module:
-        """The module's scopes.
-
-        Raises:
-            Lost: as `source`.
-        """
-        return analyzed(self.source().tree)
-
-    @cached_property
-    def scope(self) -> Scope:
-        """The module's scope, without what functions in it declare global.
-
-        Raises:
-            Lost: as `source`.
-        """
-        return Scope(self.source().tree)
-
-
-def _parsed(file: str, data: bytes) -> Source:
-    try:
-        text, encoding = nesting.decode(data)
-    except (UnicodeDecodeError, SyntaxError, LookupError) as error:
-        raise Lost(f"not readable as text: {error}") from error
-    except nesting.Unparsable as error:
-        raise Lost(str(error)) from error
-    try:
-        tree = nesting.parse(text)
-    except nesting.Unparsable as error:
-        raise Lost(str(error)) from error
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise Lost(f"not valid Python: {getattr(error, 'msg', error)}{f' (line {line})' if line else ''}") from error
-    if re.search(r"\r(?!\n)", text):
-        raise Lost("has a carriage return without a line feed, which ends a line for Python only")
-    if _ODD.search(text) and cst.parse_module(text).code != text:
-        raise Lost("has whitespace, such as a form feed before a statement, that an edit would lose")
-    return Source(file, text, encoding, tree)
-
-
-class ParsedModules:
-    """The modules that one engine has parsed, each once for equal bytes."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], Parsed] = {}
-
-    def module(self, file: str, data: bytes) -> Parsed:
-        """Return the entry for a file with these bytes."""
-        known = self._known.get((file, data))
-        if known is None:
-            known = self._known[file, data] = Parsed(file, data)
-        return known
-
-    def forget(self, but: Collection[bytes]) -> None:
-        """Drop every entry whose bytes are not in `but`."""
-        self._known = {key: known for key, known in self._known.items() if key[1] in but}

@@ -65,7 +65,7 @@ class _OfModule(_Combinable, ABC):
 
 @dataclass(frozen=True)
 class Defines(_OfModule):
-    """Whether a module defines the function or class with this qualified name."""
+    """Whether the module `file` defines the function or class with the qualified name `name`, as "C.f"."""
 
     file: str
     name: str
@@ -78,9 +78,10 @@ class Defines(_OfModule):
 
 @dataclass(frozen=True)
 class Takes(_OfModule):
-    """Whether a function takes a parameter of this name; `first`: as its first one, `self` and `cls` not counted.
+    """Whether `function`, a qualified name in the module `file`, takes a parameter named `parameter`.
 
-    Unknown unless the module has exactly one such function.
+    With `first`: as its first one, `self` and `cls` not counted. Unknown unless the module has exactly one such
+    function.
     """
 
     file: str
@@ -106,7 +107,7 @@ class Takes(_OfModule):
 
 @dataclass(frozen=True)
 class Sets(_OfModule):
-    """Whether a class of the module sets every one of these attributes of its instances.
+    """Whether the class `owner` of the module `file` sets all of `attributes`, names without `self.`, of its instances.
 
     For what inserted code relies on in a base class from another module; an edit's `uses` covers its own module.
     Unknown unless the module has exactly one such class.
@@ -129,7 +130,10 @@ class Sets(_OfModule):
 
 @dataclass(frozen=True)
 class Contains(_OfModule):
-    """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in a scope."""
+    """Whether `code` stands anywhere in `scope`, a qualified name in the module `file`; "" is the module.
+
+    The code is an expression, or statements that stand in one block; `...` in it stands for anything.
+    """
 
     file: str
     scope: str
@@ -165,7 +169,7 @@ def _has_statements(owners: list[Spot], code: str) -> bool:
 
 @dataclass(frozen=True)
 class Lists(_OfModule):
-    """Whether the value that a module assigns to `name` has a string in it that matches the glob `entry`.
+    """Whether the value that the module `file` assigns to `name` has a string in it that matches the glob `entry`.
 
     Unknown unless the module assigns `name` exactly once.
     """
@@ -192,7 +196,10 @@ def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
 
 @dataclass(frozen=True)
 class Imports(_OfModule):
-    """Whether `from ... import name`, without `as`, is in force in a module, or stands anywhere in a function."""
+    """Whether `from ... import` of `name`, without `as`, is in force in the module `file`.
+
+    With `scope`, the qualified name of a function: whether it stands anywhere in this function.
+    """
 
     file: str
     name: str
@@ -225,7 +232,7 @@ class _OfFolder(_Combinable):
 
 @dataclass(frozen=True)
 class HasFolder(_OfFolder):
-    """Whether the tree has a folder.
+    """Whether the tree has `folder`, a path that ends with a slash.
 
     Unlike other predicates it is never unknown: a tree of Python files alone lacks folders that vLLM's wheel has, so
     that this shows what a tree can tell, not what a vLLM is.
@@ -239,7 +246,7 @@ class HasFolder(_OfFolder):
 
 @dataclass(frozen=True)
 class HasFile(_OfFolder):
-    """Whether a name in a folder matches the glob `name`; unknown if the tree does not have the folder."""
+    """Whether a name in `folder`, whose path ends with a slash, matches the glob `name`; unknown without the folder."""
 
     name: str
 
@@ -273,7 +280,7 @@ class _OfOne(_Combinable, ABC):
 
 @dataclass(frozen=True)
 class Not(_OfOne):
-    """The opposite of a predicate; unknown stays unknown."""
+    """The opposite of a `predicate`, also written `~predicate`; unknown stays unknown."""
 
     def _changed(self, answer: Answer) -> Answer:
         return replace(answer, holds=None if answer.holds is None else not answer.holds, meaning="")
@@ -281,7 +288,7 @@ class Not(_OfOne):
 
 @dataclass(frozen=True)
 class Unclear(_OfOne):
-    """Unknown if a predicate holds, with its reason: as for another fix in `merged`, which is not stacked upon."""
+    """Unknown if a `predicate` holds, with its reason: as for another fix in `merged`, which is not stacked upon."""
 
     def _changed(self, answer: Answer) -> Answer:
         return replace(answer, holds=None) if answer.holds else answer
@@ -323,13 +330,13 @@ class _Several(_Combinable):
 
 @dataclass(frozen=True)
 class All(_Several):
-    """Whether every one of some predicates holds; unknown if none fails and one is unknown."""
+    """Whether all `predicates` hold, also written `a & b`; unknown if none fails and one is unknown."""
 
     _decisive = False
 
 
 @dataclass(frozen=True)
 class AnyOf(_Several):
-    """Whether at least one of some predicates holds; unknown if none holds and one is unknown."""
+    """Whether one of `predicates` holds, also written `a | b`; unknown if none holds and one is unknown."""
 
     _decisive = True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 
 from vpatch.core import nesting
 from vpatch.core.matching import matches, same, same_header
-from vpatch.core.parse import Lost, Source, quoted
-from vpatch.core.syntax import BLOCKS, Spot, inside, steps, walk
+from vpatch.core.parse import Lost, Source, header_text, quoted
+from vpatch.core.syntax import BLOCKS, DEFINITIONS, Path, Spot, along, has_block, inside, steps, walk
 
 
 @cache
@@ -81,7 +81,7 @@ _BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally"
 def header_node(code: str) -> ast.AST:
     """Parse a header, written without its colon; raises SyntaxError or Unparsable."""
     match code.partition(" ")[0]:
-        case "try":
+        case "try" | "else" | "finally" if code.isalpha():
             return nesting.parse("try: ...\nfinally: ...").body[0]
         case "except":
             (statement,) = nesting.parse(f"try: ...\n{code}: ...").body
@@ -128,14 +128,74 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
     found = _named(source).get(scope, [])
     if not found:
         raise Lost(f"no {scope!r} here", lambda: _nearest_name(source, scope))
-    for header in within:
+    for depth, header in enumerate(within):
         inner = [spot for owner in found for spot in _inner(source, owner, header)]
         if not inner:
-            raise Lost(
-                f"no block `{header}:` directly in it", nearest(source, found, f"{header}: ...", header_node(header))
-            )
+            # The hint finds the blocks again: they would keep the syntax tree alive.
+            hint = partial(_elsewhere, source, scope, within[:depth], header)
+            raise Lost(f"no block `{header}:` directly in it", hint)
         found = inner
     return found
+
+
+def _elsewhere(source: Source, scope: str, within: Sequence[str], header: str) -> str:
+    """Return the addresses of the blocks with this header deeper in that place, or else the header most like it."""
+    owners, there = scopes(source, scope, within), dict[str, int]()
+    for block, here in (found for owner in owners for found in source.blocks(owner)):
+        if _begins(source, block, here, header) and (address := address_of(source, here[0].path)):
+            there.setdefault(f"`{spelled(*address)}`", source.line(here[0].path))
+    if there:
+        found = ", ".join(f"{address} (line {line})" for address, line in list(there.items())[:_MOST])
+        return f"; there {'is' if len(there) == 1 else 'are'} {found}"
+    if header in _BARE:
+        return ""
+    wanted = header_node(header)
+    near = most_alike(source, owners, wanted, quoted([f"{header}: ..."], wanted))
+    return f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
+
+
+_MOST = 5  # addresses in a message
+_BARE = {"else": "orelse", "finally": "finalbody"}
+
+
+def _begins(source: Source, block: Spot, here: Sequence[Spot], header: str) -> bool:
+    """Whether a block begins with a header; an `elif` is an `if`, too."""
+    if header in _BARE:
+        return block.block == _BARE[header] and not source.is_elif(here[0].node)
+    if block.block != "body" or not has_block(block.node):
+        return False
+    return isinstance(block.node, ast.Try) if header == "try" else same_header(header_node(header), block.node)
+
+
+def spelled(*address: str) -> str:
+    """Return an address as a hunk has it."""
+    return f"@@ {' / '.join(address)}"
+
+
+def address_of(source: Source, path: Path) -> tuple[str, ...]:
+    """Return the address of the block that the statement at, or around, `path` stands in: its scope and headers.
+
+    It is () where none leads there: in a `match`, and in an overload. One of the module has the scope "".
+    """
+    nodes, scope, headers = along(source.tree, path), list[str](), list[str]()
+    for (name, _), above, below in zip(path, nodes, nodes[1:], strict=False):
+        if name not in BLOCKS:
+            break
+        if name == "cases" or (isinstance(above, DEFINITIONS) and not bound_name(above)):
+            return ()
+        if isinstance(above, DEFINITIONS):
+            scope, headers = [*scope, *bound_name(above)], []
+        elif not isinstance(above, ast.Module):
+            headers += [] if name == "orelse" and source.is_elif(above) else [spelling(source, above)]
+            branch = {"orelse": "else", "finalbody": "finally"}.get(name)
+            headers += [branch] if branch and not (isinstance(above, ast.If) and source.is_elif(below)) else []
+    return ".".join(scope), *headers
+
+
+def spelling(source: Source, node: ast.AST) -> str:
+    """Return the header of a statement or handler, as an address has it."""
+    text = header_text(node).removesuffix(":\n    ...")
+    return f"el{text}" if source.is_elif(node) else text
 
 
 def _nearest_name(source: Source, scope: str) -> str:
@@ -167,27 +227,6 @@ def expressions(source: Source, owner: Spot, pattern: ast.expr, *, exactly: bool
         if not (found and inside(spot.path, found[-1].path)) and agree(pattern, spot.node):
             found.append(spot)
     return found
-
-
-def nearest(source: Source, owners: Sequence[Spot], code: str, pattern: ast.AST | None = None) -> Callable[[], str]:
-    """Return the hint of a `Lost`: the code below `owners` that is most similar to the first statement of `code`.
-
-    `pattern` is the node, if `code` is not a whole statement or expression.
-    """
-
-    def hint() -> str:
-        wanted = pattern or block(code)[0]
-        if pattern is None and isinstance(wanted, ast.Expr):
-            wanted = wanted.value
-        return nearest_to(source, owners, wanted, quoted(code.strip("\n").splitlines(keepends=True), wanted))
-
-    return hint
-
-
-def nearest_to(source: Source, owners: Sequence[Spot], wanted: ast.AST, text: str) -> str:
-    """Return the end of a message: the code below `owners` of the kind of `wanted` that is most similar to `text`."""
-    near = most_alike(source, owners, wanted, text)
-    return f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
 
 
 def most_alike(source: Source, owners: Sequence[Spot], wanted: ast.AST, text: str) -> Spot | None:

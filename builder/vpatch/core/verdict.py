@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """The state of a part or an overlay in a tree, in order of precedence."""
+    """The state of a part or an overlay in a tree, in order of precedence.
+
+    Attributes:
+        CONFLICT: two overlays change the same code.
+        DRIFTED: no shape fits, or the evidence contradicts itself; the reason names what was found.
+        PENDING: ready to apply.
+        APPLIED: every change is in place, with its marks.
+        MERGED: upstream has the change.
+        NOT_APPLICABLE: this vLLM has neither the feature nor the defect.
+    """
 
     CONFLICT = "conflict"
     DRIFTED = "drifted"
@@ -32,6 +41,11 @@ class State(StrEnum):
 
 MISFITS = frozenset({State.DRIFTED, State.CONFLICT})
 """The states of overlays that do not fit a tree: vpatch writes nothing, and a person must decide."""
+
+UNRECORDED = "nothing is recorded of what"
+"""The beginning of a note on code of which the list of calls, if there is one, has nothing."""
+UNPROVED = "is not one that the overlay was proved with"
+"""The end of a note on a function that inserted code calls, and of which only the body is new."""
 
 
 class Found(Enum):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from vpatch.core.changes import Change
 from vpatch.core.landing.binding import Scope
 from vpatch.core.landing.definitions import Module
 from vpatch.core.listing import unpack
-from vpatch.core.parse import Lost, Parsed, ParsedModules, Source
+from vpatch.core.parse import Lost, Source
+from vpatch.core.parsed import Parsed, ParsedModules
 from vpatch.core.rewrite import rewritten
 from vpatch.errors import Failure, Problem
 
@@ -21,11 +22,18 @@ class Workspace:
     Args:
         read: returns a file's bytes in the tree, None if the tree lacks it.
         cache: parsed modules; workspaces share it, so that equal bytes are parsed once.
+        kept: the modules whose syntax trees stay, by default all. Others are freed by `free` and when they change.
     """
 
-    def __init__(self, read: Callable[[str], bytes | None], cache: ParsedModules | None = None) -> None:
+    def __init__(
+        self,
+        read: Callable[[str], bytes | None],
+        cache: ParsedModules | None = None,
+        kept: Collection[str] | None = None,
+    ) -> None:
         self._read = read
         self._cache = cache or ParsedModules()
+        self._kept = kept
         self._bytes: dict[str, bytes | None] = {}
         self._digests: dict[str, str] = {}
         self._changed: dict[str, bytes] = {}
@@ -69,7 +77,10 @@ class Workspace:
         self._read_since.add(file)
         if makers := self._makers.pop(file, None):
             try:
-                self._changed[file] = self._made(self.source(file), makers)
+                old = self._parsed(file, self.read(file))
+                self._changed[file] = self._made(old.source(), makers)
+                if self._kept is not None and file not in self._kept:
+                    old.free()
             except UnicodeEncodeError as error:
                 raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
         return self._changed[file] if file in self._changed else self.original(file)
@@ -80,6 +91,11 @@ class Workspace:
             with suppress(Lost):  # another edit took the code away; the edit's state after the change tells
                 changes += make(source)
         return rewritten(source, changes)
+
+    def free(self, but: Collection[str]) -> None:
+        """Free the syntax trees of all modules except these, and those to be kept."""
+        if self._kept is not None:
+            self._cache.free({*but, *self._kept})
 
     def source(self, file: str) -> Source:
         """Return a parsed module, changes included.

@@ -245,5 +245,10 @@ VARIABLES = {
     ),
     "in a replaced expression": ("x = f(a.b, c)", "-f($X, $Y)|+h($Y, $X)", "x = h(c, a.b) #"),
     "the same one throughout": ("f(a, b)|f(c, c)", "-f($X, $X)|+g($X)", "f(a, b)|g(c) #"),
+    "one that goes deeper": (
+        "x = f(|    a + 1,|    b,|)",
+        " x = f(|-    a + $X,|+    a + g($X),|     b,| )",
+        "x = f(|    a + g(1),|    b,|) #",
+    ),
     "no variable in a string": ("g('$HOME')", " g('$HOME')|+h('$PATH', 1)", "g('$HOME')|h('$PATH', 1) #"),
 }

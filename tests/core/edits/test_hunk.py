@@ -6,11 +6,14 @@ In the tables, `|` stands between the lines, and `#` at the end of a line for th
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vpatch import File
 from vpatch.core.verdict import State
 
 from tests.core.edits.hunks import HEADERS, STATEMENTS, VARIABLES, WITHIN
 from tests.snippets import FILE, M, applied, module, overlay, unmarked, verdict
+from tests.tiers import sampled
 
 
 def lines(text: str) -> str:
@@ -118,11 +121,26 @@ LOST = {
     "a one-line suite": ("if a: g(a)", " if a:|-    g(a)|+    h(a)", "`g(a)` is not there"),
     "a semicolon": ("g(a); h(a)", " g(a)|-h(a)|+k(a)", "`h(a)` is not there"),
     "not the whole block": ("if a:|    g(a)|    h(a)", " if a:|-    g(a)|+    k(a)", "line 3 has `h(a)`"),
-    "another else": ("if a:|    g(a)|else:|    h(a)", "-if a:|-    g(a)|+k(a)", "`if a: ...` is not there"),
+    "another else": ("if a:|    g(a)|else:|    h(a)", "-if a:|-    g(a)|+k(a)", "line 1 has a branch `else:` (line 4)"),
     "no parameter to come behind": (
         "def f(b): a",
         "-def f(a):|+def f(a, n=1):|     ...",
         "no parameter 'a' to put 'n' behind",
+    ),
+    "a parameter without default to come behind": (
+        "def f(a, b): a",
+        "-def f(a):|+def f(a, n=1):|     ...",
+        "parameter 'b', which has no default, would stand behind 'n', which has one",
+    ),
+    "a parameter with default to come behind": (
+        "def f(a, b=1): a",
+        "-def f(b):|+def f(b, n):|     ...",
+        "parameter 'n', which has no default, would stand behind 'b', which has one",
+    ),
+    "a parameter of another kind": (
+        "def f(a, *, n): a",
+        "-def f(a):|+def f(a, n=1):|     ...",
+        "has a parameter 'n' already, of another kind",
     ),
     "parameters change places": (
         "def f(a, b): a",
@@ -138,6 +156,31 @@ def test_it_drifts(source: str, hunk: str, message: str) -> None:
 
     assert found.state is State.DRIFTED
     assert message in found.because
+
+
+def is_header(parameters: str) -> bool:
+    try:
+        compile(f"def f({parameters}): a", FILE, "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+PARAMETERS = st.lists(st.sampled_from(["a", "b", "n", "a=1", "b=1", "n=1", "/", "*", "*c", "**d"]), max_size=5)
+
+
+CHANGES = """a -> a, n | a -> a, n=1 | a=1 -> n=1, a=1 | a, b -> a | a, b -> a, b, n=1 | a, b=1 -> a, n, b=1 | a -> a=1
+*, a -> *, a, n | a, /, b -> a, n, /, b | a, /, b -> a, /, n, b | a, *c -> a, n, *c | a, *, b -> a | **d -> n=1, **d"""
+
+
+@pytest.mark.parametrize("change", sampled(CHANGES.replace("\n", " | ").split(" | "), 3))
+@given(there=PARAMETERS.map(", ".join).filter(is_header))
+def test_a_header_that_changes_compiles(change: str, there: str) -> None:
+    old, new = change.split(" -> ")
+    item, tree = overlay(*patch(f"-def f({old}):|+def f({new}):|     ...")), module(f"def f({there}): a\n")
+
+    if verdict(tree, item).state is State.PENDING:
+        assert is_header(applied(tree, item)[FILE].decode().partition("(")[2].partition(")")[0])
 
 
 def test_upstream_made_the_change_among_other_neighbours() -> None:

@@ -43,15 +43,7 @@ class ModuleEdit(ABC):
 
 @dataclass(frozen=True)
 class CodeEdit(ModuleEdit):
-    """An edit of code that stands in a scope.
-
-    Attributes:
-        file: relative to the folder that holds `vllm/`.
-        scope: a qualified name in it; "" is the module.
-        within: the headers, without colon, of the blocks that lead from the scope to the code.
-        count: how often the code must occur.
-        uses: the attributes, written `self.name`, that the new code relies on.
-    """
+    """An edit of code that stands in a scope; `Patch` describes the fields."""
 
     file: str
     scope: str

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from vpatch.core.edits.hunk import Hunk, shown
 from vpatch.core.edits.within import changes, header_differs
 from vpatch.core.matching import Matcher, is_hole, same
 from vpatch.core.parse import Source, first_line, quoted
-from vpatch.core.select import most_alike
-from vpatch.core.syntax import Spot, header_fields, steps
+from vpatch.core.select import address_of, most_alike, spelled, spelling
+from vpatch.core.syntax import BLOCKS, Path, Spot, header_fields, steps
 
 if TYPE_CHECKING:
-    from vpatch.core.edits.sites import Search
+    from vpatch.core.edits.sites import Match, Search
 
 
 def cause(hunk: Hunk, source: Source, search: Search, count: int) -> str:
@@ -25,10 +25,11 @@ def cause(hunk: Hunk, source: Source, search: Search, count: int) -> str:
     if double := _double(hunk, source, search):
         return double
     if before or (after and (hunk.swap or hunk.telling)):
-        lines = ", ".join(str(source.line(site.rows[site.start].path)) for site in before if site.rows)
+        lines = ", ".join(map(str, sorted(source.line(site.rows[site.start].path) for site in before if site.rows)))
         where = f" (line{'s' * (len(before) > 1)} {lines})" if lines else ""
         times = f"{name} is there {len(before)} times, {count} expected{where}" if before else f"{name} is not there"
-        return f"{times}, what replaces it {len(after)} times" if after else times
+        told = f"{times}, what replaces it {len(after)} times" if after else times
+        return f"{told}{_addresses(source, before, count)}" if len(before) > count else told
     found = None if hunk.swap else _difference(source, search.matcher(new=False), hunk, search.owners)
     if found:
         return found
@@ -39,6 +40,31 @@ def cause(hunk: Hunk, source: Source, search: Search, count: int) -> str:
             return found
     hint = f"; nearest, line {source.line(near.path)}: `{source.quoted(near.node)}`" if near else ""
     return f"{name} is not there{hint}"
+
+
+def _addresses(source: Source, sites: Sequence[Match], count: int) -> str:
+    """Return the addresses of the blocks with `count` of the sites; else, what sets those of one block apart."""
+    paths = sorted((site.spots[0].path for site in sites if site.spots), key=source.line)
+    found: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
+    for path in paths:
+        found.setdefault(address_of(source, path), set()).add(_block(path))
+    alone = []
+    for path in paths:
+        address, block = address_of(source, path), _block(path)
+        held = sum(_block(other)[: len(block)] == block for other in paths)
+        if address and len(found[address]) == 1 and held == count < len(paths):
+            alone.append(f"`{spelled(*address)}` (line {source.line(path)})")
+    names = ", ".join([*dict.fromkeys(alone)][:_MOST])
+    return f"; to take one, write its address: {names}" if names else "; write more of the lines around it"
+
+
+_MOST = 5  # addresses in a message
+
+
+def _block(path: Path) -> tuple[object, ...]:
+    """Return the block that the statement at, or around, a path stands in, as steps and the field of the last one."""
+    steps = list(takewhile(lambda step: step[0] in BLOCKS, path))
+    return (*(word for step in steps[:-1] for word in step), steps[-1][0])
 
 
 def _double(hunk: Hunk, source: Source, search: Search) -> str | None:
@@ -124,10 +150,30 @@ def _differs(source: Source, matcher: Matcher, hunk: Hunk, row: Any, nodes: Sequ
                 mine, theirs = getattr(row, name, None) or [], getattr(there, name, None) or []
                 if mine and theirs and not matcher.match_rows(mine, theirs, 0, whole=True):
                     return _in_block(source, matcher, hunk, mine, theirs)
+            if branch := _branch(source, hunk, row, there):
+                return branch
         long = max(len(wanted), len(source.quoted(there))) >= _CUT
         if long and (found := _apart(source, matcher, hunk, row, there, first_line(there))):
             return found
     return f"{wanted} is not there; line {first_line(there)} has `{source.quoted(there)}`"
+
+
+def _branch(source: Source, hunk: Hunk, row: Any, there: Any) -> str | None:
+    """Describe the branch that only one of two statements has."""
+    for name in ("handlers", "orelse", "finalbody"):
+        mine, theirs = (getattr(node, name, None) or [] for node in (row, there))
+        if len(theirs) > len(mine):
+            extra = theirs[len(mine)]
+            bare = {"orelse": "else", "finalbody": "finally"}.get(name, "") if not source.is_elif(extra) else ""
+            word = bare or spelling(source, extra)
+            return (
+                f"the statement in line {first_line(there)} has a branch `{word}:` (line {first_line(extra)}), which "
+                "the hunk does not have: write it, with `...` for its lines, or begin in the block, by an address"
+            )
+        if len(mine) > len(theirs):
+            gone = _quoted(hunk.was, mine[len(theirs)])
+            return f"the statement in line {first_line(there)} has no branch with `{gone}`"
+    return None
 
 
 def _in_block(

@@ -34,9 +34,15 @@ def _definition(code: str) -> _Definition:
 
 @dataclass(frozen=True)
 class AddFunction(ModuleEdit):
-    """Define `new` (a `def` or a `class`) at the end of the class or function `scope`, or of the module.
+    """Define a function or class at the end of a class, a function or a module.
 
     What overlays define at the end of a block is sorted by name.
+
+    Attributes:
+        file: the module's path.
+        scope: the qualified name of the class or function; "" is the module.
+        new: the source, a `def` or a `class`.
+        uses: the attributes, written `self.name`, that the new code relies on.
     """
 
     file: str
@@ -78,10 +84,15 @@ def _sorts_after(source: Source, node: ast.stmt, name: str) -> bool:
 
 @dataclass(frozen=True)
 class AddFile:
-    """Add a module; its first line is the mark. `text` is written as UTF-8.
+    """Add a module; its first line is the mark.
 
     Below `vllm/_vpatch/`, it is a companion: upstream has no file there. Elsewhere, upstream may have the same program,
     which is then merged.
+
+    Attributes:
+        file: its path, relative to the folder that holds `vllm/`.
+        text: the source, written as UTF-8.
+        scope: always "", the module.
 
     Raises:
         ValueError: `file` is neither a companion nor the path of a module below `vllm/`.

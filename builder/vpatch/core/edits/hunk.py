@@ -87,9 +87,21 @@ class Hunk:
         return tuple(item for item in self.every if item.old is None and _size(item.new) > _TRIVIAL)
 
     @cached_property
+    def runs(self) -> tuple[tuple[Aligned, ...], ...]:
+        """What goes and comes, by place."""
+        blocks = (self.items, *(inner for item in self.every for _, _, inner in item.blocks))
+        runs = (run for items in blocks for stays, run in groupby(items, lambda item: item.stays) if not stays)
+        return tuple(map(tuple, runs))
+
+    @cached_property
     def deletes(self) -> bool:
         """Whether statements go somewhere and none comes in their place."""
-        return any(_deletes(items) for items in (self.items, *(inner for i in self.every for _, _, inner in i.blocks)))
+        return any(all(item.new is None for item in run) for run in self.runs)
+
+    @cached_property
+    def inserted(self) -> tuple[Aligned, ...]:
+        """The statements that come where none goes."""
+        return tuple(item for run in self.runs if all(one.old is None for one in run) for item in run)
 
     @cached_property
     def first(self) -> Any:
@@ -124,11 +136,6 @@ class Hunk:
     def grows(self) -> bool:
         """Whether something comes into an expression: without an entry, many a call looks as if it had gone."""
         return self.swap is not None and any(change.kind != "go" for change in changes(*self.swap))
-
-
-def _deletes(items: Sequence[Aligned]) -> bool:
-    changed = [list(run) for stays, run in groupby(items, lambda item: item.stays) if not stays]
-    return any(all(item.new is None for item in run) for run in changed)
 
 
 def _only_loses(item: Aligned) -> bool:

@@ -82,10 +82,16 @@ def _opening(here: Sequence[Spot]) -> int:
 
 @dataclass(frozen=True)
 class EnsureImport(ModuleEdit):
-    """Ensure that `statement` (`import a`, `from a import b, c as d`) is in force in the module or in one function.
+    """Ensure that an import is in force in a module or in one function.
 
-    With `typing_only` the import goes below the module's `if TYPE_CHECKING:`, which is added if necessary, unless
-    upstream has the import, there or unguarded. If something else binds the name there, the edit is `drifted`.
+    If something else binds the name there, the part is drifted.
+
+    Attributes:
+        file: the module's path.
+        statement: `import a`, or `from a import b, c as d`.
+        scope: the qualified name of the function; "" is the module.
+        typing_only: whether the import goes below the module's `if TYPE_CHECKING:`, which is added if necessary,
+            unless upstream has the import, there or unguarded.
     """
 
     file: str

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from vpatch.core.edits import CodeEdit, names_read_by
@@ -17,6 +16,7 @@ from vpatch.core.edits.reading import read
 from vpatch.core.edits.sites import Match, Search, places
 from vpatch.core.edits.within import changes
 from vpatch.core.landing.binding import Read
+from vpatch.core.lists import placed
 from vpatch.core.matching import META, differing_pieces, is_hole, pieces_of
 from vpatch.core.parse import Lost, Source
 from vpatch.core.syntax import DEFINITIONS, Path, has_block, inside
@@ -25,12 +25,19 @@ from vpatch.core.verdict import EditFinding, Found, Landed
 if TYPE_CHECKING:
     from vpatch.core.changes import Change
 
+Pieces = Mapping[str, Any]
+
 
 @dataclass(frozen=True)
 class Patch(CodeEdit):
     """Change code as a hunk says, in any block of `scope` and `within`, but in no function or class defined there.
 
     Attributes:
+        file: the module's path, relative to the folder that holds `vllm/`.
+        scope: a qualified name in it; "" is the module.
+        within: the headers, without colon, of the blocks that lead from the scope to the code.
+        count: how often the code must occur.
+        uses: the attributes, written `self.name`, that the new code relies on.
         text: the hunk, without an address.
         names: the code of metavariables that the author knows.
         beside: what other hunks of the same patch bring; upstream's copy of it may stand between this one's lines.
@@ -53,7 +60,8 @@ class Patch(CodeEdit):
         find = self._expression if hunk.swap else self._statements
         if found := find(hunk, search, source, overlay):
             return found
-        raise Lost("", partial(cause, hunk, source, search, self.count))
+        # A search would keep the syntax tree alive.
+        raise Lost("", lambda: cause(hunk, source, self._search(source), self.count))
 
     def _changes(self, source: Source, overlay: str) -> Iterator[Change]:
         for site in self._search(source).before:
@@ -109,7 +117,9 @@ class Patch(CodeEdit):
             ours |= search.traces(overlay)
             owners = {site.block.path for site in search.after} or {owner.path for owner in search.owners}
             landed += [Landed(path, reads=frozenset(), uses=self.uses) for path in sorted(owners) if path and ours]
-        return EditFinding(Found.AFTER, marked=ours, regions=regions, landed=tuple(landed))
+        # As before the change, so that another overlay conflicts with this one in either order.
+        context = tuple(sorted(path for site in search.after for path in _leans_on(hunk, site))) if ours else ()
+        return EditFinding(Found.AFTER, marked=ours, regions=regions, context=context, landed=tuple(landed))
 
 
 def _claims(hunk: Hunk, site: Match) -> Iterator[Path]:
@@ -119,6 +129,18 @@ def _claims(hunk: Hunk, site: Match) -> Iterator[Path]:
         if not went:
             yield (*block.path, (f"gap in {block.block}", gap))
     yield from ((*site.path(item.old), ("header", -1)) for item in hunk.every if item.changes)
+
+
+def _leans_on(hunk: Hunk, site: Match) -> Iterator[Path]:
+    """Yield the context of a hunk whose change was made, the gaps into which code came, and the headers that changed.
+
+    No statement of another overlay may come beside what came: which one is first would depend on the order.
+    """
+    yield from site.context(hunk, new=True)
+    for item in hunk.inserted:
+        *block, (name, k) = site.path(item.new)
+        yield from ((*block, (f"gap in {name}", gap)) for gap in (k, k + 1))
+    yield from ((*site.path(item.new), ("header", -1)) for item in hunk.every if item.changes)
 
 
 def _refuse_half(hunk: Hunk, search: Search, source: Source) -> None:
@@ -131,23 +153,46 @@ def _refuse_half(hunk: Hunk, search: Search, source: Source) -> None:
 
 
 def _refuse_header(hunk: Hunk, search: Search) -> None:
-    """Refuse if a function lacks the parameters that a new one comes behind, or if those that stay change places."""
+    """Refuse if parameters that stay change places, or if a new one has no place in the function."""
     for item in (item for item in hunk.every if item.changes and isinstance(item.old, DEFINITIONS)):
-        was, order = _parameters(pieces_of(item.old)), _parameters(pieces_of(item.new))
-        come = {*_parameters(differing_pieces(item.old, item.new))} - {*was}
-        stay = [name for name in order if name in was]
-        if stay != sorted(stay, key=was.index):
+        was, new = pieces_of(item.old), pieces_of(item.new)
+        stay = [name for name in _parameters(new) if name in _parameters(was)]
+        if stay != sorted(stay, key=_parameters(was).index):
             raise Lost("a hunk cannot change the order of parameters")
+        keys = differing_pieces(item.old, item.new)
         for site in search.before:
-            known = come.union(_parameters(pieces_of(site.bound[id(item.old)])))
-            for name in (name for name in order if name in come):
-                above = order[: order.index(name)]
-                if above and not known & {*above}:
-                    raise Lost(f"no parameter {above[-1]!r} to put {name!r} behind")
+            _refuse_parameters(pieces_of(site.bound[id(item.old)]), was, new, keys)
 
 
-def _parameters(keys: Sequence[str] | dict[str, Any]) -> list[str]:
-    return [key.partition(" ")[2] for key in keys if " " in key]
+def _refuse_parameters(there: Pieces, was: Pieces, new: Pieces, keys: Sequence[str]) -> None:
+    """Refuse what Python would not compile, or what would stand first for lack of the parameters before it."""
+    order = _parameters(new)
+    come = [key for key in new if " " in key and key not in was]
+    known = {*_parameters(there), *map(_name, come)}
+    for key in come:
+        name = _name(key)
+        above = order[: order.index(name)]
+        if above and not known & {*above}:
+            raise Lost(f"no parameter {above[-1]!r} to put {name!r} behind")
+        if key not in there and name in _parameters(there):
+            raise Lost(f"has a parameter {name!r} already, of another kind")
+    positional = []
+    for kind in ("posonly_params", "params"):
+        mine = ([_name(key) for key in some if key.startswith(f"{kind} ")] for some in (there, new, keys))
+        for key in (f"{kind} {name}" for name in placed(*mine)):
+            _, default = (new if key in keys else there)[key]
+            positional.append((_name(key), default is not None))
+    for (first, optional), (second, default) in pairwise(positional):
+        if optional and not default:
+            raise Lost(f"parameter {second!r}, which has no default, would stand behind {first!r}, which has one")
+
+
+def _parameters(keys: Iterable[str]) -> list[str]:
+    return [_name(key) for key in keys if " " in key]
+
+
+def _name(key: str) -> str:
+    return key.partition(" ")[2]
 
 
 def _doubles(hunk: Hunk, search: Search) -> bool:

@@ -113,7 +113,15 @@ def _sides(rows: Sequence[str], names: Mapping[str, str], edges: Collection[int]
         except nesting.Unparsable as error:
             raise ValueError(str(error)) from error
     line = (first.text or "").strip()
-    raise ValueError(f"not valid Python once the signs are taken off: {first.msg}: `{shown(line)}`")
+    hint = f"; {_OF_BRANCHES}" if _BRANCH.match(line) else ""
+    raise ValueError(f"not valid Python once the signs are taken off: {first.msg}: `{shown(line)}`{hint}")
+
+
+_BRANCH = re.compile(r"(?:elif|else|except|finally|case)\b")
+_OF_BRANCHES = (
+    "a branch stands below its statement, with `...` for the lines that stay, or in the address, as "
+    "`@@ f / if a / elif b`"
+)
 
 
 class _Side:

@@ -53,16 +53,17 @@ class Match:
         """Whether two sites share code."""
         return any(inside(a.path, b.path) or inside(b.path, a.path) for a in self.spots for b in other.spots)
 
-    def context(self, hunk: Hunk) -> Iterator[Path]:
+    def context(self, hunk: Hunk, *, new: bool = False) -> Iterator[Path]:
         """Yield what the hunk leans on: statements and headers that stay as they are."""
         for item in hunk.every:
             if not item.stays or item.free or item.changes:
                 continue
-            if has_block(item.old):
-                node = self.bound[id(item.old)]
-                yield from ((*self.path(item.old), step) for step, _ in steps(node) if step[0] not in BLOCKS)
+            side = item.new if new else item.old
+            if has_block(side):
+                node = self.bound[id(side)]
+                yield from ((*self.path(side), step) for step, _ in steps(node) if step[0] not in BLOCKS)
             else:
-                yield self.path(item.old)
+                yield self.path(side)
 
 
 class Search:

@@ -45,6 +45,11 @@ class Scope:
         """Return the scope of a definition directly in this scope."""
         return self._inner.setdefault(node, Scope(node, self))
 
+    def free(self) -> None:
+        """Forget the scopes of definitions: scopes that know each other outlive their last user."""
+        while self._inner:
+            self._inner.popitem()[1].free()
+
     @property
     def name(self) -> str:
         """The qualified name; "" for the module."""

@@ -17,6 +17,7 @@ from vpatch.core.landing.binding import Scope, dotted, imported_as, inner_names,
 from vpatch.core.landing.definitions import Line, Module, ReadAt, decorated, headline, line_before, overrides
 from vpatch.core.landing.fit import Findings
 from vpatch.core.landing.flow import Definition, Function, bound_by, statements
+from vpatch.core.landing.nested import unused
 from vpatch.core.overlay import COMPANIONS, Edit
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Found, Landed
@@ -168,6 +169,7 @@ def _overridden(place: _Place, file: _File) -> Iterator[str]:
         yield from overrides(definition, scope, file.module, file.line, file.changed)
         if not (place.code.whole and definition is place.stmt):  # whose decorators are ours
             yield from decorated(definition, scope, file.line)
+            yield from unused(definition, scope, file.module, file.line)
         if definition not in scope.flow.before:
             return
 

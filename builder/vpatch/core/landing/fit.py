@@ -16,7 +16,7 @@ from vpatch.core.calls import Call, Calls, Taken, inserted_by, module_files
 from vpatch.core.landing.interfaces import Interface, arguments, parse_interface, signature
 from vpatch.core.landing.lookup import Defined, Lookup
 from vpatch.core.overlay import Edit
-from vpatch.core.verdict import EditFinding
+from vpatch.core.verdict import UNPROVED, UNRECORDED, EditFinding
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem, nearest
 
@@ -41,9 +41,7 @@ def fit(calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: W
         What was found, by part.
     """
     if calls is None:
-        return dict.fromkeys(
-            parts, ([], ["nothing is recorded of what its code takes from vLLM, so that was not checked"])
-        )
+        return dict.fromkeys(parts, ([], [f"{UNRECORDED} its code takes from vLLM, so that was not checked"]))
     lookup = Lookup(files)
     compared: dict[str, Compared] = {}  # parts share companions
     found: dict[str, Compared] = {}
@@ -60,7 +58,7 @@ def fit(calls: Calls | None, parts: Mapping[str, tuple[str, Findings]], files: W
 def _compared(key: str, calls: Calls, lookup: Lookup) -> Compared:
     """Compare what one piece of code takes."""
     if (code := calls.code.get(key)) is None:
-        return [], [f"nothing is recorded of what {key} takes from vLLM, so that was not checked"]
+        return [], [f"{UNRECORDED} {key} takes from vLLM, so that was not checked"]
     by = key.rpartition("/")[2] if key.startswith("vllm/") else "the new code"
     questioned = [compare for taken, compare in questions(code, by) if not calls.proved(taken, lookup.files.digest)]
     answers = [compare(lookup) for compare in questioned]
@@ -107,7 +105,7 @@ def _definition(place: str, call: Call, by: str, rules: Rules, lookup: Lookup) -
         causes = rules(call, interface, by) if interface else ()
         problems += [_drifted(each.file, each.name, f"line {each.stmt.lineno}: {cause}") for cause in causes]
         if known and lookup.digest(each) not in {*known, ""}:
-            notes.append(f"`{each.name}` of {each.file}, which it calls, is not one that the overlay was proved with")
+            notes.append(f"`{each.name}` of {each.file}, which it calls, {UNPROVED}")
     return problems, notes
 
 
