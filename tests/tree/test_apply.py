@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from vpatch import Overlay, Part, Shape
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
@@ -48,8 +49,10 @@ def text(store: SitePackages) -> str:
 def test_an_overlay_on_an_overlay(store: SitePackages) -> None:
     """The lower overlay cannot be reverted alone: the upper one could not be applied."""
     assert apply(store, [FIRST])[1].changed
-    assert apply(store, [LEANS_ON_FIRST])[1].changed
+    assert apply(store, [LEANS_ON_FIRST], installed=ALL)[1].changed
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
+    states = Engine([FIRST, LEANS_ON_FIRST]).status(store.tree.read)
+    assert [verdict.state for verdict in states] == [State.APPLIED] * 2
 
     drifted = pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`")
     with unchanged(store.tree.root), drifted:
@@ -76,6 +79,20 @@ def test_rivals_are_not_applied(store: SitePackages) -> None:
 
     assert writes.changed == ()
     assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_overlay_at_the_place_of_one_that_is_applied_is_refused(store: SitePackages, order: tuple[int, int]) -> None:
+    """Also if it is the only one that was asked for: in the other order, the module would be another."""
+    items = [FIRST, made("beside", InsertAfter(FILE, "", anchor="x = 1", new="v = 2"))]
+    one, other = (items[number] for number in order)
+    assert apply(store, [one], installed=items)[1].changed
+
+    with unchanged(store.tree.root):
+        changeset, _ = apply(store, [other], installed=items)
+
+    assert [verdict.state for verdict in changeset.after] == [State.CONFLICT]
+    assert [problem.cause for problem in changeset.problems] == [f"{other.id} and {one.id} change the same code"]
 
 
 def test_revert_of_overlays_that_are_not_applied(store: SitePackages) -> None:

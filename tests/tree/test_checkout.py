@@ -145,15 +145,33 @@ def test_an_edit_survives_another_apply(vpatch: Program, clone: Path, pristine: 
     (clone / INTERFACE).write_bytes((pristine("0.20.2") / INTERFACE).read_bytes())
     again = vpatch("apply", "-q", clone, *ONLY, "--json").json
     assert again["changed"] == [INTERFACE]
-    assert f"{CONFIG}: edited after vpatch: the edit stays; " in str(again["notes"])
+    assert f"{CONFIG}: edited after vpatch, line 1; `vpatch diff --edits " in str(again["notes"])
+    assert (again["edited"], vpatch("verify", "-q", clone).code) == ({CONFIG: "1"}, 1)
 
     ran = vpatch("revert", "-q", clone)
 
-    says = f"edited after vpatch: {CONFIG}: undo the edit, and run again; or `git checkout` the file\n"
-    assert ran == Ran(1, "", says)
+    assert ran.err.startswith(
+        f"edited after vpatch: {CONFIG}: an edit that is not vpatch's would be lost; `vpatch diff"
+    )
+    assert (ran.code, ran.out) == (1, "")
+    shown = vpatch("diff", "--applied", clone, "--json").json
+    assert (shown["edited"], "+somebody = 1" in shown["diff"]) == ({CONFIG: "1"}, True)
     (clone / CONFIG).write_bytes((clone / CONFIG).read_bytes().removeprefix(b"somebody = 1\n"))
     assert vpatch("revert", "-q", clone).code == 0
     assert clean(clone)
+
+
+def test_an_edit_is_discarded_if_asked(
+    vpatch: Program, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    vpatch("apply", "-q", clone, *ONLY)
+    (clone / CONFIG).write_bytes((clone / CONFIG).read_bytes() + b"# mine\n")
+
+    assert vpatch("revert", "--force", clone).code == 0
+    assert clean(clone)
+    (kept,) = (tmp_path / "vpatch/discarded").iterdir()
+    assert "+# mine\n" in kept.read_text()
 
 
 def test_committed(vpatch: Program, clone: Path) -> None:

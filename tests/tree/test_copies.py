@@ -100,7 +100,8 @@ CHANGES: dict[str, tuple[Callable[[str], str], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("change", ["another edit", deep("another head")])
+@pytest.mark.deep
+@pytest.mark.parametrize("change", CHANGES)
 def test_the_folder_has_other_bytes(vpatch: Program, applied: Path, tmp_path: Path, slim: Trees, change: str) -> None:
     """Those judge, and `apply` replaces what the others made."""
     make, state, outcome = CHANGES[change]
@@ -147,6 +148,7 @@ def test_a_copy_of_nothing_applied_selects_nothing(applied: Path, slim: Trees) -
     assert problem_of(lambda: library.apply(applied, [ID])).what == "no such overlay"
 
 
+@pytest.mark.deep
 def test_from_python(linked: Trees, tmp_path: Path) -> None:
     tree = linked("0.20.2")
     (tmp_path / f"{ID}.vpatch").write_text(PATCH)

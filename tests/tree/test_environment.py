@@ -111,7 +111,7 @@ def test_none_has_it(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("VIRTUAL_ENV", "/gone")
 
     assert str(problem_of(current)) == (
-        f"no vllm: the current environment: the interpreter that runs vpatch ({venvs['own']}/bin/python) has none; "
+        f"no vllm: here: the interpreter that runs vpatch ({venvs['own']}/bin/python) has none; "
         "VIRTUAL_ENV (/gone/bin/python): no such file; ./.venv (.venv/bin/python) has none; "
-        "activate the environment that has vLLM, or name it: `vpatch status PATH`"
+        "./venv is not there; activate the environment that has vLLM, or name its folder, as `vpatch --help` explains"
     )

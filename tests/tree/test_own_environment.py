@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vpatch.tree import guard
@@ -124,6 +127,38 @@ def traced(project: Path) -> Path:
     python.write_text(f'#!/bin/sh\necho ran >> {shlex.quote(str(trace))}\nexec "$(dirname "$0")/real" "$@"\n')
     python.chmod(0o755)
     return trace
+
+
+FOUND = {
+    "the project's": (("doctor", "--run", *ONLY), {}),
+    "an active one": (("doctor", "--run", *ONLY), {"VIRTUAL_ENV": ".venv"}),
+    "on PATH": (("doctor", "--run", "--python", "python", *ONLY), {"PATH": ".venv/bin"}),
+    "named": (("doctor", "--run", "--python", ".venv/bin/python", *ONLY), {}),
+    "as TREE": (("doctor", "--run", ".venv/bin/python", *ONLY), {}),
+    "to export": (("run", "--export", "farm", *ONLY), {}),
+    "to export, on PATH": (("run", "--export", "farm", "--python", "python", *ONLY), {"PATH": ".venv/bin"}),
+}
+
+
+@pytest.mark.parametrize(("command", "variables"), FOUND.values(), ids=FOUND)
+def test_it_runs_by_its_absolute_path(
+    vpatch: Program, project: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    """Probes have a folder of their own as the current one. A link is kept, or the environment is lost."""
+    started = list[str]()
+    popen = subprocess.Popen.__init__
+
+    def note(self: subprocess.Popen[bytes], args: list[str], **rest: Any) -> None:
+        started.append(args[0])
+        popen(self, args, **rest)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", note)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    vpatch(*command)
+
+    assert {*started} - {sys.executable} == {str(project / ".venv/bin/python")}
 
 
 RUN, EXPORT = ("doctor", "--run"), ("run", "--export", "farm")

@@ -170,7 +170,7 @@ def test_others_that_do_not_fit_are_named(store: SitePackages, install: Callable
     install(OLD["everything"])
     vpatch("apply", root)
     install(NEW, OTHER, misfit)
-    others = f"To apply the others: `vpatch apply --overlay demo --overlay other {root}`."
+    others = f"To apply the others: `vpatch apply --without misfit {root}`."
 
     assert f"misfit does not fit this vLLM. {others}" in vpatch("status", root).err
     with unchanged(root):
@@ -179,6 +179,31 @@ def test_others_that_do_not_fit_are_named(store: SitePackages, install: Callable
     assert vpatch("apply", "--json", root).json["upgraded"] == []
     assert f"Nothing was written: misfit does not fit this vLLM. {others}" in ran.err
     assert set(api.apply(root, ["demo", "other"]).affected) == {"demo", "other"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "says"),
+    [
+        ([InsertAfter(TWO, "", anchor="nowhere()", new="y = 3")], f"drifted: {TWO}: `nowhere()` is not there"),
+        ([inserted(ONE, "y = unbound")], f"drifted: {ONE}: `y = unbound` reads `unbound`, which nothing binds"),
+    ],
+)
+def test_what_is_wrong_with_the_new_version(
+    store: SitePackages, install: Callable[..., None], vpatch: Program, edits: list[Edit], says: str
+) -> None:
+    root = store.tree.root
+    install(OLD["other code"])
+    vpatch("apply", root)
+    install(made("demo", *edits), OTHER)
+
+    with unchanged(root):
+        for command in ("status", "apply", "apply -n", "diff"):
+            ran = vpatch(*command.split(), root)
+            assert (ran.code, ran.err.count("drifted: "), says in ran.err) == (1, 1, True), ran.err
+            assert (
+                f"demo does not fit this vLLM. To apply the others: `vpatch apply --overlay other {root}`." in ran.err
+            )
+    assert ran.out == ""
 
 
 @VERSIONS
@@ -192,8 +217,10 @@ def test_the_verbs_tell_of_it(store: SitePackages, install: Callable[..., None],
     ahead = vpatch.diff(tree)
     assert found.upgradable == ahead.upgradable == ("demo",)
     assert [problem.what for problem in found.problems] == ["outdated"]
-    with pytest.raises(vpatch.Failure, match="vpatch apply"):
+    with pytest.raises(vpatch.Failure) as failed:
         vpatch.verify(tree)
+    assert [problem.what for problem in failed.value.problems][-1:] == ["outdated"]
+    assert "if you edited it" not in str(failed.value)
 
     done = vpatch.apply(tree)
     assert done.upgraded == done.affected == ("demo",)
@@ -206,7 +233,7 @@ def test_the_verbs_tell_of_it(store: SitePackages, install: Callable[..., None],
 
 
 def test_the_screens(store: SitePackages, install: Callable[..., None], vpatch: Program) -> None:
-    root, file = store.tree.root, "1 overlay of another version of vpatch: `vpatch apply"
+    root, file = store.tree.root, "1 overlay is outdated: `vpatch apply"
     install(OLD["everything"])
     vpatch("apply", root)
     install(NEW, OTHER)
@@ -214,7 +241,7 @@ def test_the_screens(store: SitePackages, install: Callable[..., None], vpatch: 
     status, ahead = vpatch("status", root), vpatch("apply", "--dry-run", root)
     assert (status.code, vpatch("apply", "--check", root).code, ahead.code) == (1, 1, 0)
     assert f"{file} {root}` upgrades it." in status.err
-    assert "outdated: demo: another version of vpatch or of its package applied it" in status.err
+    assert "outdated: demo: another version of it is applied; `vpatch apply` upgrades it" in status.err
     assert "To apply the others" not in status.err
     assert "Would apply 1 overlay and upgrade 1 overlay: " in ahead.err
     assert vpatch("status", "--json", root).json["upgradable"] == ["demo"]
@@ -222,6 +249,36 @@ def test_the_screens(store: SitePackages, install: Callable[..., None], vpatch: 
     done = vpatch("apply", root)
     assert (done.code, "Applied 1 overlay and upgraded 1 overlay: " in done.err) == (0, True)
     assert "Nothing to do: 2 overlays are applied." in vpatch("apply", root).err
+
+
+def test_a_module_that_is_gone_comes_back(store: SitePackages, install: Callable[..., None], vpatch: Program) -> None:
+    root = store.tree.root
+    install(OLD["everything"])
+    vpatch("apply", root)
+    whole = contents_of(root)
+    (root / TWO).unlink()
+
+    status, verify = vpatch("status", root), vpatch("verify", root)
+    assert (status.code, verify.code) == (1, 1)
+    for ran in (status, verify):
+        assert f"missing file: {TWO}: vpatch had changed it; `vpatch apply` writes it again\n" in ran.err
+        assert "another version" not in ran.err
+    assert f"1 file is missing: `vpatch apply {root}` writes it again." in status.err
+    assert "reinstall" not in vpatch("doctor", root).out
+    assert vpatch("apply", root).code == 0
+    assert contents_of(root) == whole
+
+
+def test_what_stays_is_upgraded_before_another_is_reverted(store: SitePackages) -> None:
+    apply(store, [OLD["everything"], OTHER])
+
+    with pytest.raises(vpatch.Failure) as failed:
+        revert(store, [NEW, OTHER], [OTHER])
+    first = f"run `vpatch apply --overlay demo {store.tree.root}` first, which upgrades it"
+    hint = f"another version of it is applied: {first}"
+    assert [(one.what, one.hint) for one in failed.value.problems] == [("cannot keep", hint)]
+    apply(store, [NEW], installed=[NEW, OTHER])
+    assert revert(store, [NEW, OTHER], [OTHER]).changed
 
 
 def test_a_checkout(public: Path) -> None:

@@ -10,22 +10,24 @@ if done.work:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from vpatch.core.catalogue import applied_beside
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in, overlays_of
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State, Verdict
-from vpatch.errors import Code, Failure, Problem, raise_all
+from vpatch.errors import Code, Failure, Problem, raise_all, shell
 from vpatch.manifest import sha256
 from vpatch.tree import record
-from vpatch.tree.locate import Reads, Tree, is_checkout
+from vpatch.tree.locate import Reads, is_checkout
 from vpatch.tree.upgrade import marks, pristine, upgrade_of
+from vpatch.wrapping import from_here
 
 _NOTHING = Changeset((), (), {}, ())
 
@@ -75,6 +77,7 @@ class Snapshot(Protocol):
         on_edits: bool,
         made: Mapping[str, bytes],
         patches: Mapping[str, bytes],
+        discard: bool = False,
     ) -> Writes:
         """Decide what to write so that the tree is as `desired`. Nothing is written and no lock is taken.
 
@@ -86,6 +89,7 @@ class Snapshot(Protocol):
                 undo is a problem.
             made: bytes that overlays make of the originals. An unrecognized file that has them is not edited.
             patches: the patch files among the overlays of `desired`, by id; a copy of each is kept beside the tree.
+            discard: a user's edit that `desired` would undo is no problem: it is undone.
         """
 
 
@@ -99,6 +103,7 @@ class Writes:
         work: whether there is anything to do at all.
         carry_out: does it.
         upgraded: the ids of overlays of which it replaces another version.
+        files: what it writes to vLLM's files, by path; None removes one.
     """
 
     changed: tuple[str, ...] = ()
@@ -106,6 +111,7 @@ class Writes:
     work: bool = False
     carry_out: Callable[[], None] = lambda: None
     upgraded: tuple[str, ...] = ()
+    files: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,11 +150,12 @@ def prepare(
     *,
     keep: bool,
     made: Mapping[str, bytes],
+    discard: bool = False,
 ) -> WritePlan:
     """Decide what to write for a changeset; one with problems changes nothing.
 
     With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was. `known` has
-    the overlays that may be in the tree, and `made` is as of `Snapshot.decide`.
+    the overlays that may be in the tree; `made` and `discard` are as of `Snapshot.decide`.
     """
     if changeset.problems:
         return WritePlan(snapshot, changeset)
@@ -165,7 +172,7 @@ def prepare(
     files = {name: sorted(file for file, names in marked.items() if name in names) for name in overlays}
     note = [{"id": name, "files": files[name], **pins.get(name, {})} for name in overlays]
     try:
-        writes = snapshot.decide(desired, note, on_edits=keep, made=made, patches=patches)
+        writes = snapshot.decide(desired, note, on_edits=keep, made=made, patches=patches, discard=discard)
         return WritePlan(snapshot, changeset, writes)
     except Failure as failure:
         return WritePlan(snapshot, changeset, failure=failure)
@@ -187,9 +194,10 @@ def apply(
     known = Engine(overlays if installed is None else installed)
 
     def plan(seen: Snapshot) -> WritePlan:
-        changeset = engine.plan(seen.read, overlays)
+        beside = applied_beside(overlays, known.overlays, seen.read)
+        changeset = engine.plan(seen.read, overlays, beside)
         if (upgrade := upgrade_of(seen, known, overlays, changeset.before)) is None:
-            return prepare(seen, changeset, known.overlays, keep=True, made=_made(seen, known))
+            return prepare(seen, changeset, known.overlays, keep=True, made=what_it_made(seen, known))
         done = prepare(seen, upgrade.changeset, known.overlays, keep=False, made={})
         upgraded = () if upgrade.changeset.problems else upgrade.overlays
         return replace(done, writes=replace(done.writes, upgraded=upgraded))
@@ -205,12 +213,15 @@ def revert(
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
     engine: Engine | None = None,
+    *,
+    dry: bool = False,
+    discard: bool = False,
 ) -> Writes:
-    """Revert `overlays`, all if None and nothing if empty; return what was put back.
+    """Revert `overlays`, all if None and nothing if empty; return what was put back, or would be if `dry`.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
-    edited a file that has to change, or if marks of unknown overlays remain. An overlay that is not applied is no
-    failure.
+    edited a file that has to change, unless these edits are to be discarded, or if marks of unknown overlays remain. An
+    overlay that is not applied is no failure.
     """
     if overlays is not None and not overlays:
         return Writes()
@@ -218,17 +229,20 @@ def revert(
 
     def plan(seen: Snapshot) -> WritePlan:
         try:
-            made = _made(seen, engine)
+            made = what_it_made(seen, engine)
             if overlays is None:
-                return prepare(seen, _NOTHING, installed, keep=False, made=made)
+                return prepare(seen, _NOTHING, installed, keep=False, made=made, discard=discard)
             if going := {item.id for item in overlays} & marks(seen).keys():
                 without = _without(seen, installed, going, engine, made)
-                return prepare(seen, without, installed, keep=False, made=made)
+                return prepare(seen, without, installed, keep=False, made=made, discard=discard)
             return prepare(seen, _NOTHING, installed, keep=True, made=made)  # a killed run may have left something
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
 
     done = plan(tree.snapshot())
+    if dry:
+        raise_all(done.failure.problems if done.failure else ())
+        return done.writes
     if done.work:
         done = done.commit(plan)
     read = tree.tree.read
@@ -263,7 +277,7 @@ def unknown_marks(
     return found
 
 
-def _made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
+def what_it_made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
     """Compute what the overlays in a tree make of its pristine bytes, where a file is not recognized.
 
     A user edited such a file. If an overlay was added since and the edit is undone, its bytes are vpatch's work, and
@@ -295,9 +309,12 @@ def _without(
         name: f"{name} is in it, and is {states.get(name, 'not installed')}"
         for name in sorted(marked.keys() - going - applied)
     }
-    hint = "`vpatch revert` without --overlay removes all"
-    problems = [Problem("cannot keep", marked[name][0], cause, hint=hint) for name, cause in reasons.items()]
-    raise_all(problems)
+    upgrade = upgrade_of(seen, engine, here, engine.status(seen.read, here)) if reasons else None
+    hints = dict.fromkeys(reasons, "`vpatch revert` without --overlay removes all")
+    for name in reasons.keys() & {*(upgrade.overlays if upgrade else ())}:
+        first = shell("vpatch", "apply", "--overlay", name, from_here(seen.tree.root))
+        hints[name] = f"another version of it is applied: run {first} first, which upgrades it"
+    raise_all(Problem("cannot keep", marked[name][0], reasons[name], hint=hint) for name, hint in hints.items())
     stay = [item for item in installed if item.id in applied.difference(going)]
     changeset = engine.plan(partial(pristine, seen), stay)
     raise_all(changeset.problems)
@@ -314,10 +331,3 @@ def obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
         except Failure as failure:
             return failure.problems[0]
     return None
-
-
-def notes_on_edits(writes: Writes, tree: Tree) -> Iterator[str]:
-    """Yield a note on each file in which a user's edit stays."""
-    stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
-    for file in writes.edited:
-        yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"

@@ -44,8 +44,8 @@ def stale(source: Path) -> tuple[Path, ...]:
 
 
 def refusal(source: bytes, path: str) -> str:
-    """Return why a module does not compile with this Python, or is too large to; "" if it compiles."""
-    return _too_large(source) or syntax_error(source, path)
+    """Return why a module does not compile with this Python, or is too large to; "" if it compiles, or is data."""
+    return (_too_large(source) or syntax_error(source, path)) if path.endswith(".py") else ""
 
 
 def _is_stale(path: Path, source: Path) -> bool:

@@ -24,6 +24,7 @@ from vpatch.tree.backup import STAGED, is_companion
 from vpatch.tree.disk import Folders, parent
 from vpatch.tree.guard import locked
 from vpatch.tree.locate import Reads, Tree
+from vpatch.tree.standing import ways_out
 from vpatch.tree.transaction import LATER
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # besides line endings
@@ -147,14 +148,16 @@ class Checkout:
         on_edits: bool,
         made: Mapping[str, bytes],
         patches: Mapping[str, bytes],
+        discard: bool = False,
     ) -> Writes:
         """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note` and `patches`."""
         wanted = {**self.originals, **desired}
         todo = {file: new for file, new in sorted(wanted.items()) if new != self.read(file)}
-        edited = tuple(file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))
+        foreign = (file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))
+        edited = tuple(file for file in foreign if not (discard and file in todo))
         raise_all(problem for file in todo for problem in self._unsafe(file, () if on_edits else edited))
         work = bool(todo) or not self._is_tidy()
-        return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited))
+        return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited), files=todo)
 
     def _unsafe(self, file: str, edited: Collection[str]) -> Iterator[Problem]:
         now, committed, adds = self.read(file), self.committed(file), self._adds(file)
@@ -163,7 +166,8 @@ class Checkout:
         elif now != committed and not self._wrote(file) and not (now is None and adds):
             yield Problem("dirty file", file, self._why_dirty(file))
         elif file in edited:
-            yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")
+            cause = "an edit that is not vpatch's would be lost"
+            yield Problem("edited after vpatch", file, cause, hint=ways_out(self.tree.root, keep=False))
 
     def _adds(self, file: str) -> bool:
         """Whether vpatch adds the file, or has added it."""

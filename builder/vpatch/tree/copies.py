@@ -7,7 +7,7 @@ A source checkout has none: git has its originals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from vpatch.core.catalogue import has_mark, of_patch_file
@@ -29,9 +29,29 @@ def known_in(
     Raises:
         Failure: a copy cannot be read.
     """
-    here = {item.id for item in installed}
-    copies = (item for item in _copies(tree, read) if item.id not in here and has_mark(item, read))
-    return tuple(sorted((*installed, *copies), key=lambda item: item.id))
+    return _by_id(_applied(tree, read) | {item.id: item for item in installed})
+
+
+def as_applied(
+    tree: Tree, read: Callable[[str], bytes | None], installed: Sequence[Catalogued]
+) -> tuple[Catalogued, ...]:
+    """Return what `known_in` does, with each patch as it was applied, where its file has changed since.
+
+    Raises:
+        Failure: a copy cannot be read.
+    """
+    copies = _applied(tree, read)
+    here = {item.id: item if item.patch is None else copies.get(item.id, item) for item in installed}
+    return _by_id(copies | here)
+
+
+def _by_id(found: Mapping[str, Catalogued]) -> tuple[Catalogued, ...]:
+    return tuple(found[name] for name in sorted(found))
+
+
+def _applied(tree: Tree, read: Callable[[str], bytes | None]) -> dict[str, Catalogued]:
+    """Return each patch that is applied to a tree as its copy has it, by id."""
+    return {item.id: item for item in _copies(tree, read) if has_mark(item, read)}
 
 
 def _copies(tree: Tree, read: Callable[[str], bytes | None]) -> Iterator[Catalogued]:

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Code, Failure, Problem, shell
 from vpatch.tree import sites
 from vpatch.tree.interpreter import asked, interpreter
 from vpatch.tree.locate import Tree, imported_by, locate, tree_at
@@ -24,9 +24,14 @@ class Environment:
 
     name: str  # how users know it
     folder: Path  # its `sys.prefix`
-    python: Path
+    python: Path  # absolute: it also runs where another folder is the current one; a link stays one, or its packages go
     active: bool = False  # whether the user's shell has activated it
     may_run: bool = False  # whether vpatch may run its interpreter
+
+    @property
+    def shown(self) -> str:
+        """Its interpreter, as short as a message and a command of the current folder can have it."""
+        return str(Path(self.name, "bin", "python") if self.name.startswith("./") else self.python)
 
 
 @dataclass(frozen=True)
@@ -107,12 +112,13 @@ def environments() -> list[Environment]:
     The interpreter that runs vpatch comes first: it is the one whose `vpatch` the user called. If vpatch is installed
     apart from vLLM (`uv tool`, `pipx`), the active environment is meant, and then the project's.
     """
-    active = {name: Path(value) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if (value := os.environ.get(name))}
+    named = {name: os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+    active = {name: Path(value).absolute() for name, value in named.items() if value}
     activated = {folder.resolve() for folder in active.values()}
     own = Path(sys.prefix)
     running = "the interpreter that runs vpatch"
     found = [Environment(running, own, Path(sys.executable), own.resolve() in activated, may_run=True)]
-    project = {"./.venv": Path(".venv")} if Path(".venv").is_dir() else {}
+    project = {f"./{name}": Path(name).absolute() for name in sites.PROJECT if Path(name).is_dir()}
     for name, folder in (active | project).items():
         if all(folder.resolve() != other.folder.resolve() for other in found):
             is_active = name in active
@@ -120,8 +126,8 @@ def environments() -> list[Environment]:
     return found
 
 
-def current() -> Located:
-    """Find the vLLM of the first environment that has one.
+def current(instead: str = "") -> Located:
+    """Find the vLLM of the first environment that has one; `instead` is what to do without, if not to activate one.
 
     Raises:
         Failure: none has; the cause names each and why.
@@ -130,23 +136,25 @@ def current() -> Located:
     lacking: list[str] = []
     passed_over: list[str] = []
     for environment in environments():
-        why = " has none"
+        why = sites.NONE
         try:
             if environment.may_run:
                 root = asked(interpreter(environment.python)).root
             elif (root := sites.import_root(environment.folder)) is None:
-                why = sites.absence(environment.folder, environment.python)
+                why = sites.absence(environment.folder, environment.shown)
         except Failure as failure:
             root, why = None, f": {failure.problems[0].cause}"
         if root is not None:
             found.setdefault(root, environment)
             continue
-        lacking.append(f"{environment.name} ({environment.python}){why}")
+        lacking.append(f"{environment.name} ({environment.shown}){why}")
         if environment.active and not found:
             passed_over.append(lacking[-1])
     if not found:
-        hint = "activate the environment that has vLLM, or name it: `vpatch status PATH`"
-        raise Failure(Problem("no vllm", "the current environment", "; ".join(lacking), hint=hint))
+        absent = [f"./{name}" for name in sites.PROJECT if not Path(name).is_dir()]
+        lacking += [f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not there"] if absent else []
+        usual = f"activate the environment that has vLLM, or name its folder, as {shell('vpatch', '--help')} explains"
+        raise Failure(Problem("no vllm", "here", "; ".join(lacking), hint=instead or usual, code=Code.NO_VLLM))
     (root, first), *others = found.items()
     meant = tuple(environment for _, environment in others)
     return Located(tree_at(root), first, first.name, meant, tuple(passed_over))

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
+from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM, EROFS
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 
@@ -176,6 +176,8 @@ def _check_folder(folder: int) -> None:
     # capabilities of a user other than root do not count.
     right = os.W_OK | os.X_OK
     if not os.access(".", right, dir_fd=folder) and not os.access(".", right, dir_fd=folder, effective_ids=True):
+        if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+            raise OSError(EROFS, os.strerror(EROFS))
         raise PermissionError(EACCES, "permission denied to write in its folder")
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vpatch import guest
-from vpatch.errors import Failure, Problem, UnknownName, cause
+from vpatch.errors import Failure, Problem, UnknownName, cause, did_you_mean, naming
+from vpatch.foreign import kind_of
 
 _PATIENCE = 60
+_LINE = 4096  # bytes of a script's first lines that are read
 _NO_ANSWER = "its answer is not that of a Python interpreter"
 
 # `python -c` also searches the current folder, which programs do not: a script could import what lies there.
@@ -45,21 +48,49 @@ class Interpreter:
 
 
 def interpreter(python: Path) -> Path:
-    """Return the path of an interpreter; a bare name that is no file here is searched on PATH, as a shell does.
+    """Return the absolute path of an interpreter; a name that is no file here is searched on PATH, as by a shell.
 
     Raises:
         UnknownName: no such program exists.
-        Failure: it is a file that cannot be executed.
+        Failure: it is a file that cannot be executed, or a script that an interpreter runs.
     """
     if python.is_file():
         if os.access(python, os.X_OK):
+            _refuse_script(python)
             return python.absolute()
         raise Failure(Problem("not an interpreter", str(python), "the file is not executable"))
     found = shutil.which(python) if python.name == str(python) else None
     if found is None:
-        cause = "it is a folder: name the interpreter in it" if python.is_dir() else "no such file"
+        with naming("not an interpreter", str(python)):
+            cause = "it is a folder: name the interpreter in it" if python.is_dir() else _no_file(python)
         raise UnknownName(Problem("not an interpreter", str(python), cause))
-    return Path(found)
+    _refuse_script(Path(found))
+    return Path(found).absolute()  # PATH may have a relative folder
+
+
+def _refuse_script(program: Path) -> None:
+    """Refuse a console script, such as `vllm`, which would be run; one that is called `python` may be a wrapper."""
+    with suppress(OSError), program.open("rb") as file:  # who may not read a program may still run it
+        line, second = file.readline(_LINE), file.readline(_LINE)
+        names = [word.rpartition(b"/")[2] for word in line[2:].split()] if line.startswith(b"#!") else []
+        # So pip and uv begin a script whose first line would be too long, or have spaces.
+        if not names or not (any(map(_is_python, names)) or second.startswith(b"'''exec'")):
+            return
+        if not _is_python(program.name.encode()):
+            beside = program.with_name("python")
+            hint = did_you_mean([str(beside)] if beside.is_file() else [])
+            raise Failure(Problem("not an interpreter", str(program), "it is a script that Python runs", hint=hint))
+
+
+def _is_python(name: bytes) -> bool:
+    return name.startswith((b"python", b"pypy"))
+
+
+def _no_file(path: Path) -> str:
+    try:
+        return f"{kind_of(path.stat().st_mode)}, not a program"
+    except (FileNotFoundError, NotADirectoryError):
+        return "no such file"
 
 
 def asked(
@@ -129,5 +160,7 @@ def ask(
 def _complaint(stderr: str) -> str:
     """Return the line that says why a program failed: the last of a traceback, else the first (of pyenv's shims)."""
     lines = [line for line in stderr.splitlines() if line.strip()]
+    if any(_BEGIN.partition(";")[0] in line for line in lines):  # another program, which repeats its arguments
+        return _NO_ANSWER
     traceback = any(line.startswith("Traceback (most recent") for line in lines)
     return lines[-1 if traceback else 0] if lines else ""

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vpatch.core.listing import is_folder, pack
-from vpatch.errors import Failure, Problem, UnknownName, naming
-from vpatch.foreign import opened_regular, read_opened, read_regular
+from vpatch.errors import Failure, Problem, UnknownName, did_you_mean, naming
+from vpatch.foreign import kind_of, opened_regular, read_opened, read_regular
 from vpatch.tree import sites
 from vpatch.tree.interpreter import asked, interpreter
 
@@ -130,10 +130,12 @@ def imported_by(python: Path) -> Tree:
 def _named(tree: Path) -> Tree:
     if tree.is_file() and os.access(tree, os.X_OK):
         return imported_by(tree)
-    if tree.is_file():
-        raise _missing(tree, "a file that is neither a folder nor an interpreter")
     if not tree.is_dir():
-        raise UnknownName(Problem("no vllm", str(tree), "no such folder"))
+        try:
+            kind = kind_of(tree.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnknownName(Problem("no vllm", str(tree), "no such folder")) from None
+        raise _missing(tree, f"{kind} that is neither a folder nor an interpreter")
     if (tree / "vllm").is_dir():
         return tree_at(tree)
     if root := sites.import_root(tree):
@@ -142,8 +144,22 @@ def _named(tree: Path) -> Tree:
         raise _missing(tree, "this is the package itself", f"name the folder that holds it: {tree.parent}")
     if python := sites.interpreter_in(tree):
         raise _missing(tree, f"this environment{sites.absence(tree, python)}")
-    hint = f"did you mean {tree / '.venv'}?" if (tree / ".venv").is_dir() else ""
+    hint = did_you_mean(map(str, _inside(tree)))
     raise _missing(tree, "not a site-packages, virtual environment or source checkout with vllm in it", hint)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """List what has a vLLM in a folder: its environments, and at most three others, as `vpatch fetch` makes them."""
+    environments = [folder / name for name in sites.PROJECT if (folder / name).is_dir()]
+    others = sorted(found.parent.parent for found in folder.glob("*/vllm/__init__.py"))
+    return [*(one for one in environments if _may_have(one)), *others[:3]]
+
+
+def _may_have(environment: Path) -> bool:
+    try:
+        return sites.import_root(environment) is not None or sites.absence(environment, "") != sites.NONE
+    except Failure:  # more than one
+        return True
 
 
 def _missing(where: Path, cause: str, hint: str = "") -> Failure:

@@ -59,23 +59,25 @@ def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[FileSta
 
 
 def revised(tree: Tree, rows: Record, base: Record, files: Collection[FileState], keep: Mapping[str, bytes]) -> Record:
-    """Make `rows` true of `files` and of `keep`, what is kept beside the tree.
+    """Make `rows` true of `files` and of `keep`, what is kept beside the tree; of an edit, only where it is written.
 
     Rows that equal those of `base`, the RECORD from before vpatch, keep their bytes; rows that others wrote since stay.
     """
     put: dict[str, RecordRow] = {}
-    added = dict(keep)
+    added = {path: entry(path, content) for path, content in keep.items()}
     for file in files:
         old, now = base.row(file.path), rows.row(file.path)
         if file.want is None or (now and old and now.is_true_of(file.want)):
             continue
+        # Where an edit is all that differs, the row stays: RECORD vouches for what vpatch wrote, and for nothing else.
+        row = now if now and file.edited and file.now == file.want else entry(file.path, file.want)
         if old:
-            put[file.path] = old if file.want == file.origin else entry(file.path, file.want)
+            put[file.path] = old if file.want == file.origin else row
         elif file.want != file.origin:
-            added[file.path] = file.want
+            added[file.path] = row
     # The rows that vpatch added are always written anew, so that their order does not depend on earlier runs.
     drop = {*_ours(tree, rows), *(file.path for file in files if not base.row(file.path))}
-    new = revise(rows, put | {path: entry(path, added[path]) for path in added}, drop)
+    new = revise(rows, put | added, drop)
     # Equal rows, except for the newline that the last one may have lacked.
     return base if [row.ending("") for row in new.rows] == [row.ending("") for row in base.rows] else new
 

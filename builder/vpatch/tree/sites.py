@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 from vpatch.errors import Failure, Problem
 from vpatch.foreign import parse_json, read_regular
 
+PROJECT = (".venv", "venv")  # what projects call their environment, the usual name first
+NONE = " has none"
 _MOST = 1 << 18  # bytes of a `.pth`, `pyvenv.cfg` or `direct_url.json`
 _CODE = ("import ", "import\t")  # Python runs the lines of a `.pth` file that begin so
 
@@ -35,10 +37,10 @@ def import_root(prefix: Path) -> Path | None:
     return None
 
 
-def absence(prefix: Path, python: Path) -> str:
+def absence(prefix: Path, python: Path | str) -> str:
     """Return why no vLLM is found in an environment, to follow its name."""
     if not _is_hidden(prefix):
-        return " has none"
+        return NONE
     return f": only its start-up code finds its vllm, and vpatch does not run that; if you trust it: --python {python}"
 
 
@@ -55,6 +57,14 @@ def interpreter_in(prefix: Path) -> Path | None:
     folders = [prefix, *([Path("/usr")] if prefix == Path("/usr/local") else [])]  # Debian's Python also reads that one
     found = (folder / "bin" / name for folder in folders for name in dict.fromkeys(names))
     return next((python.absolute() for python in found if python.is_file()), None)
+
+
+def program_of(place: Path) -> Path | None:
+    """Return the interpreter that the user names by TREE, or that belongs to it; None if none is known."""
+    if place.is_file():
+        return place.absolute()
+    prefix = prefix_of(place.resolve())
+    return interpreter_in(place) or (interpreter_in(prefix) if prefix else None)
 
 
 def version_of(prefix: Path) -> str:

@@ -11,13 +11,15 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, Changeset, State, Verdict
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Code, Failure, Problem, naming
 from vpatch.manifest import sha256
 from vpatch.tree import backup, bytecode, guard
 from vpatch.tree.disk import Folders
 from vpatch.tree.locate import Tree
 
-_OUTDATED = "another version of vpatch or of its package applied it; `vpatch apply` upgrades it"
+_OUTDATED = "another version of it is applied; `vpatch apply` upgrades it"
+_AGAIN = "`vpatch apply` writes it again"
+_MISSING = f"a file that it changed is missing; {_AGAIN}"
 
 
 class Seen(Protocol):
@@ -37,30 +39,45 @@ class Seen(Protocol):
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What replaces overlays that another version of their package applied.
+    """What replaces overlays that another version of their package applied, or that changed since.
 
     Attributes:
         overlays: their ids.
         changeset: computed from the pristine bytes. The verdicts `before` are on the tree as it is; of these overlays,
             they have no problems. If others do not fit, it has their problems, and changes nothing.
         fitting: if others do not fit, the ids of those that can be applied or upgraded without them.
+        missing: the modules that vpatch changed, and that are gone: they make overlays look outdated.
     """
 
     overlays: tuple[str, ...]
     changeset: Changeset
     fitting: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
-        """That they wait to be upgraded."""
+        """That they wait to be upgraded, or files to be written again."""
+        if self.missing:
+            gone = Problem("missing file", "", "vpatch had changed it", "", Code.FILE_MISSING, _AGAIN)
+            return [replace(gone, where=file) for file in self.missing]
         return [Problem("outdated", name, _OUTDATED) for name in self.overlays]
+
+    def explained(self, problems: Sequence[Problem], verdicts: Sequence[Verdict]) -> list[Problem]:
+        """Return problems; those of verdicts on overlays that are outdated, or have a new mistake, as it has them."""
+        gone, more = set[Problem](), list[Problem]()
+        for old, new in zip(verdicts, self.changeset.before, strict=True):
+            if old.problems and {*old.problems} <= {*problems}:
+                gone.update(old.problems)
+                more += new.problems
+        return [*(one for one in problems if one not in gone and one.where not in self.missing), *more]
 
 
 def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], before: Sequence[Verdict]) -> Upgrade | None:
     """Plan from the pristine bytes what another version of an overlay wrote, as if it were applied for the first time.
 
     There is no upgrade unless vpatch wrote every byte of the files that it changed, as what it keeps beside the tree
-    shows, and every overlay that is in them can be applied.
+    shows, and every overlay that is in them can be applied. If one of those to be replaced cannot, such as a patch file
+    with a new mistake, nothing changes, and the verdict says why.
 
     Args:
         seen: the tree.
@@ -75,12 +92,16 @@ def upgrade_of(seen: Seen, engine: Engine, overlays: Sequence[Catalogued], befor
         return None
     wanted = here.keys() | {item.id for item in overlays}
     found = engine.plan(partial(pristine, seen), [known[name] for name in sorted(wanted)])
-    verdicts = _excused(before, found.before, others)
+    missing = tuple(file for file, old in sorted(seen.originals.items()) if old is not None and seen.read(file) is None)
+    verdicts = _excused(before, found.before, others, _MISSING if missing else _OUTDATED)
     if not found.problems:
         after = {verdict.id: verdict for verdict in found.after}
-        return Upgrade(others, replace(found, before=verdicts, after=tuple(after[verdict.id] for verdict in before)))
+        changeset = replace(found, before=verdicts, after=tuple(after[verdict.id] for verdict in before))
+        return Upgrade(others, changeset, missing=missing)
     wrong = {verdict.id for verdict in found.before if verdict.problems}
     rest = [known[name] for name in sorted(wanted - wrong)]
+    if wrong & {*others}:
+        return _refused(seen, engine, _excused(before, found.before, {*others} - wrong))
     if wrong & here.keys() or engine.plan(partial(pristine, seen), rest).problems:
         return None
     fitting = {*others, *(verdict.id for verdict in verdicts if verdict.state is State.PENDING)}
@@ -101,11 +122,18 @@ def _of_another_version(
     )
 
 
-def _excused(before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str]) -> tuple[Verdict, ...]:
-    """Return the verdicts without what `others` alone are to blame for."""
+def _refused(seen: Seen, engine: Engine, verdicts: tuple[Verdict, ...]) -> Upgrade:
+    problems = tuple(dict.fromkeys(problem for verdict in verdicts for problem in verdict.problems))
+    return Upgrade((), Changeset(verdicts, verdicts, {}, problems), engine.fitting(seen.read, verdicts))
+
+
+def _excused(
+    before: Sequence[Verdict], on_pristine: Sequence[Verdict], others: Collection[str], because: str = _OUTDATED
+) -> tuple[Verdict, ...]:
+    """Return the verdicts without what `others` alone are to blame for, and `because` of what."""
 
     def outdated(verdict: Verdict) -> Verdict:
-        return replace(verdict, parts=tuple(replace(p, because=_OUTDATED, problems=()) for p in verdict.parts))
+        return replace(verdict, parts=tuple(replace(p, because=because, problems=()) for p in verdict.parts))
 
     new = {verdict.id: verdict for verdict in on_pristine}
     new |= {verdict.id: outdated(verdict) for verdict in before if verdict.id in others}

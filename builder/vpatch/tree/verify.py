@@ -6,11 +6,12 @@ import ast
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vpatch import guest
+from vpatch.core.catalogue import has_mark
 from vpatch.core.engine import Engine
 from vpatch.core.landing.binding import dotted
 from vpatch.core.landing.definitions import accessor_role
@@ -19,7 +20,7 @@ from vpatch.core.listing import is_folder
 from vpatch.core.marks import begins_marked, marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
-from vpatch.errors import Code, Failure, Problem
+from vpatch.errors import Code, Failure, Problem, shell
 from vpatch.guest import check
 from vpatch.guest.ask import module_of
 from vpatch.guest.loaded import Changed, is_of_code
@@ -27,6 +28,7 @@ from vpatch.guest.record import Record
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.interpreter import ask
 from vpatch.tree.locate import Reads, Tree, is_checkout
+from vpatch.wrapping import from_here
 
 # What `check.faults` finds, in words.
 _FAULTS = {
@@ -72,7 +74,12 @@ def verify(
         others: more files to check as files, of overlays that are not installed.
     """
     seen = Reads(tree)
-    verdicts = (engine or Engine(overlays)).status(seen.read, overlays)
+    engine = engine or Engine(overlays, once=True)
+    verdicts = engine.status(seen.read, overlays)
+    if any(one.state is State.CONFLICT for one in verdicts):  # with one that is not there, it is complete all the same
+        there = [item for item in overlays if item.id in named or has_mark(item, seen.read)]
+        judged = {one.id: one for one in engine.status(seen.read, there)}
+        verdicts = tuple(judged.get(one.id, one) for one in verdicts)
     touched = [marked_files(one.id, one.files, seen.read) for one in verdicts]
     problems = [
         p
@@ -107,27 +114,35 @@ def _faults(seen: Reads, changed: Sequence[str]) -> Iterator[Problem]:
     def stale(path: str, _: bytes) -> Iterator[tuple[str, bool]]:
         yield from ((twin.relative_to(tree.root).as_posix(), False) for twin in bytecode.stale(tree.root / path))
 
-    tree, listed = seen.tree, list[str]()
+    tree, listed, ours = seen.tree, list[str](), set[str]()
     rows = None if not changed or is_checkout(tree) else record.present(tree, tree.read)
     if rows is not None:
         try:
             kept = backup.read(tree)
             # What vpatch once wrote may be gone.
             there = {path for path in seen.loaded if not is_folder(path) and seen.read(path) is not None}
-            listed = sorted({*backup.originals(tree, kept), *there, *record.own(tree, rows, kept)})
+            ours = {*backup.originals(tree, kept), *record.own(tree, rows, kept)}
+            listed = sorted(ours | there)
         except Failure as failure:
             yield from failure.problems
     elif changed and not is_checkout(tree):
         cause = "nothing says which files belong to vLLM"
         yield Problem("no RECORD", str(tree.root), cause, code=Code.NO_RECORD)
     for fault in check.faults(seen.read, changed, listed, rows or Record(()), stale, bytecode.refusal):
-        yield _problem(fault.kind, fault.path, fault.why)
+        foreign = fault.kind == "untrue" and fault.path not in ours and not marks_in(seen.read(fault.path) or b"")
+        yield replace(_problem(fault.kind, fault.path, fault.why), hint=_left_alone(tree) if foreign else "")
+
+
+def _left_alone(tree: Tree) -> str:
+    """Return what to do about a file that differs from RECORD, where vpatch changed nothing: `apply` leaves it."""
+    capture, again = (shell("vpatch", name, from_here(tree.root)) for name in ("capture", "apply"))
+    way = f"undo it, or {backup.REINSTALL}, then {again}"
+    return f"vpatch did not change it: {capture} makes a patch file of what others did; {way}"
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
     """List why a module does not compile with this Python, or that it is too large to; a data file need not."""
-    why = bytecode.refusal(data, file) if file.endswith(".py") else ""
-    return [_problem("syntax", file, why)] if why else []
+    return [_problem("syntax", file, why)] if (why := bytecode.refusal(data, file)) else []
 
 
 def _problem(kind: str, file: str, why: str) -> Problem:

@@ -20,6 +20,7 @@ from vpatch.tree.backup import Kept
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.record import FileState
+from vpatch.tree.standing import Differences, standing
 from vpatch.tree.transaction import Steps, carry_out
 
 
@@ -81,19 +82,23 @@ class SitePackages:
         on_edits: bool,
         made: Mapping[str, bytes],
         patches: Mapping[str, bytes],
+        discard: bool = False,
     ) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
         tree, kept = self.tree, self.kept
         if kept.broken and (not on_edits or kept.paths - set(desired)):
             raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken, code=Code.PROVENANCE))
         rows = record.present(tree, self.read)
-        decision = _Decision(tree, kept, rows, desired, on_edits, made, patches)
+        stands = partial(standing, self, made)
+        decision = _Decision(tree, kept, rows, desired, on_edits, made, patches, discard, stands)
         files = decision.files(self.read)
         twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
         steps = replace(decision.steps(files, note), bytecode=twins)
         changed = {*steps.files, *steps.removed, *({tree.record} & steps.lists.keys())}
         edited = tuple(file.path for file in files if file.edited)
-        return Writes(tuple(sorted(changed)), edited, steps.change or bool(twins), partial(self._carry_out, steps))
+        written = {**steps.files, **dict.fromkeys(steps.removed)}
+        carried = partial(self._carry_out, steps)
+        return Writes(tuple(sorted(changed)), edited, steps.change or bool(twins), carried, files=written)
 
     def _carry_out(self, steps: Steps) -> None:
         # Without RECORD, nothing is done but to remove bytecode.
@@ -110,6 +115,8 @@ class _Decision:
     on_edits: bool
     made: Mapping[str, bytes]
     patches: Mapping[str, bytes]
+    discard: bool
+    stands: Callable[[], Differences]
 
     def steps(self, files: Sequence[FileState], note: object) -> Steps:
         changed = [file for file in files if file.now != file.want]
@@ -168,10 +175,10 @@ class _Decision:
     def file(self, path: str, now: bytes | None) -> FileState:
         want, edited = self.desired.get(path), now != self.made.get(path) and self.kept.is_edited(path, now)
         anew = edited and self.installed_anew(path, now)
-        if edited and not anew and now != want and (want is None or not self.on_edits):
-            cause, hint = "an edit that is not vpatch's would be lost", "undo it, or delete the file, and run again"
-            raise Failure(Problem("edited after vpatch", path, cause, hint=hint))
-        edited = edited and want is not None and bool(self.kept.hashes(path))
+        if edited and not anew and now != want and (want is None or not self.on_edits) and not self.discard:
+            cause = "an edit that is not vpatch's would be lost"
+            raise Failure(Problem("edited after vpatch", path, cause, hint=self.stands().way_out(path)))
+        edited = edited and want is not None and bool(self.kept.hashes(path)) and not (self.discard and now != want)
         if not anew and self.adds(path, now, want):
             return FileState(path, now, want, None, tracked=want is not None, edited=edited, added=True)
         origin = now if anew else self.origin(path, now, want)
@@ -223,7 +230,7 @@ class _Decision:
             return original
         ours = now in (want, self.made.get(path)) or self.kept.wrote(path, now)
         pristine = not marks_in(now)
-        if original is not None and (ours or not pristine):
+        if original is not None and (ours or not pristine or self.discard):
             return original
         if self.kept.before.get(path) == sha256(now) or (not ours and pristine):
             return now  # a revert was killed after it dropped the original; or the file is as it was installed
