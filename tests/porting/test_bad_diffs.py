@@ -226,6 +226,24 @@ def test_a_file(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert message.removeprefix("cannot import: fix.patch: ")[: len(sentence)] == sentence
 
 
+IS_A_MODULE = "if it is a module of vLLM that you changed, --as names its path there, as in --as vllm/envs.py"
+
+
+def test_a_module_is_no_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside diffs in a folder, it is left out, and named."""
+    monkeypatch.chdir(tmp_path)
+    Path("envs.py").write_text("x = 1\n")
+    folder(a_patch=GOOD, b_patch=GOOD, mine_py=b"x = 1\n", also_py=b"x = 1\n")()
+
+    assert str(problem_of(carried, ["envs.py"], io.BytesIO())) == (
+        f"cannot import: envs.py: it has no diff; {IS_A_MODULE}"
+    )
+    assert [one.left_out for one in carried(["fix"], io.BytesIO())] == [
+        (f"also.py, mine.py: no diff; {IS_A_MODULE}",),
+        (),
+    ]
+
+
 Make = Callable[[], object]
 
 
@@ -254,6 +272,10 @@ PLACES: dict[str, tuple[Make, str]] = {
     "other files": (
         folder(m_py_orig=GOOD, m_py_rej=GOOD, _a_patch=GOOD, a_vpatch=GOOD, **{"a_patch~": GOOD}),
         "fix: it has no .patch or .diff file; folders inside are not read",
+    ),
+    "modules": (
+        folder(m_py=GOOD),
+        f"fix: it has no .patch or .diff file; folders inside are not read; {IS_A_MODULE}",
     ),
     "a series of none": (folder(series=b"# none\n\n"), "fix/series: it lists no patch"),
     "a series, lacking": (folder(series=b"# all\na.patch -p0\n"), "fix/series: line 2: `a.patch` does not exist"),

@@ -29,8 +29,8 @@ def test_nothing_was_done(capture: Capture, tree: Path, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.splitlines() == [
         f"vLLM 0.20.2 in {tree}",
-        "To compare with a release that RECORD does not list, as of a fork: `vpatch fetch V DIR`, then "
-        f"`vpatch capture --pristine DIR {tree}`",
+        "To compare with a release that RECORD does not list, as of a fork: name the folder that `vpatch fetch` wrote "
+        "of that release with --pristine",
         "Nothing to capture: every module is as it was installed.",
     ]
     assert not (tmp_path / "patches").exists()
@@ -206,8 +206,8 @@ def test_without_a_record(capture: Capture, tree: Path) -> None:
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines()[1:] == [
-        f"cannot capture: {tree}: it has no RECORD, as an editable install; `vpatch fetch V DIR`, then "
-        f"`vpatch capture --pristine DIR {tree}`",
+        f"cannot capture: {tree}: it has no RECORD, as an editable install; name the folder that `vpatch fetch` "
+        "wrote of that release with --pristine",
         "Nothing was written.",
     ]
     edit(tree, HAND, prioritized)
@@ -224,6 +224,7 @@ def test_a_checkout(capture: Capture, tree: Path) -> None:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("offline")
 def test_offline_without_originals(capture: Capture, tree: Path) -> None:
     edit(tree, HAND, prioritized)
@@ -232,7 +233,7 @@ def test_offline_without_originals(capture: Capture, tree: Path) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines()[1:] == [
         "package index failed: http://127.0.0.1:1/simple: connection refused; where there is a network, "
-        f"`vpatch fetch 0.20.2 DIR`; with that folder here, `vpatch capture --pristine DIR {tree}`",
+        f"`vpatch fetch 0.20.2 vllm-0.20.2`; with that folder here, `vpatch capture --pristine vllm-0.20.2 {tree}`",
         "Nothing was written.",
     ]
 

@@ -38,7 +38,7 @@ def test_a_mail_becomes_a_patch_file_that_is_applied_and_reverted(
 
     assert made.code == 0, made.err
     assert made.out.startswith("patches/name-layers.vpatch  1 change in 1 module, for 0.20.2\n")
-    assert "Next: `vpatch apply --patches patches`" in made.err
+    assert made.err.endswith(f"Next: `vpatch apply --patches patches {base}`, `vpatch matrix --patches patches`.\n")
     assert (here / "patches/name-layers.vpatch").read_text() == (
         "Format: 1\nSubject: Name the number of layers (#51234)\nDescription: It is named nowhere.\n"
         "Upstream: vllm-project/vllm#51234\nBase: 0.20.2\n\n"
@@ -54,6 +54,7 @@ def test_a_mail_becomes_a_patch_file_that_is_applied_and_reverted(
     assert text_of(tree) == before
 
 
+@pytest.mark.deep
 def test_a_series_becomes_a_patch_file_each_unless_one_builds_on_another(
     here: Path, pristine: Trees, vpatch: Program
 ) -> None:
@@ -82,6 +83,11 @@ def test_a_series_becomes_a_patch_file_each_unless_one_builds_on_another(
     assert "+LAYERS = 62\n" in (here / "one/layers.vpatch").read_text()
 
     (folder / "3-more-layers.patch").unlink()
+    named = vpatch("import", "series", "--base", base, "--name", "both")
+    assert (named.code, (here / "patches").exists()) == (2, False)
+    assert "--name is for one patch file, not 2: --squash makes one of all" in named.err
+    assert vpatch("import", "series", "--base", base, "--name", "both", "--squash", "-o", "one").code == 0
+    assert (here / "one/both.vpatch").is_file()
     made = vpatch("import", "series", "--base", base)
     assert made.code == 0
     assert f"\n  adds `import re` to {OTHER}\n" in made.out
@@ -119,6 +125,7 @@ def test_the_base_is_the_installed_vllm_if_the_patch_fits_it(
     assert made.json["patches"][0]["states"][0]["state"] == "pending"
 
 
+@pytest.mark.deep
 def test_a_base_that_vpatch_patched_is_what_it_was_before(
     here: Path, pristine: Trees, tree: Path, vpatch: Program
 ) -> None:
@@ -214,9 +221,13 @@ def test_what_cannot_be_proven_is_not_written(name: str, here: Path, pristine: T
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("missing.patch",), 1, "cannot import: missing.patch: no such file or directory"),
+        (("missing.patch",), 2, "cannot import: missing.patch: no such file or folder"),
         (("fix.diff", "--base", "0.0.1"), 2, "0.0.1"),
-        (("fix.diff", "--as", "vllm/none.py", "--base", "BASE"), 1, "has no such module"),
+        (("fix.diff", "--as", "vllm/none.py", "--base", "BASE"), 1, "has no such module\n"),
+        (("fix.diff", "--as", "config/cache.py", "--base", "BASE"), 1, "did you mean vllm/config/cache.py?"),
+        (("fix.diff", "--as", "vllm/cache.py", "--base", "BASE"), 1, "did you mean vllm/config/cache.py, "),
+        (("fix.diff", "--as", FILE), 1, "are not there; name the vLLM that it is for by --base V: a release, or a"),
+        (("--run", "true"), 1, "are not there; name the vLLM that it is for by --base V: a release, or a"),
         (("-", "--as", FILE, "--base", "BASE"), 2, "--as takes one file as SOURCE"),
         ((), 2, "Missing argument"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def patches(here: Path, index: IndexServer, vpatch: Program) -> Path:
     said, checked = files[FILE].decode(), files[OTHER].decode()
     say = said.replace("Reloading SSL certificate chain", "Reloading the SSL certificate chain")
     line = "    return importlib.util.find_spec(module_name) is not None\n"
-    hide = checked.replace(line, f"    if module_name in HIDDEN:\n        return False\n{line}").replace(
+    hide = checked.replace(line, line.replace("return", "return module_name not in HIDDEN and")).replace(
         "@cache\ndef _has_module", "HIDDEN = ()\n\n\n@cache\ndef _has_module"
     )
     (here / "say.diff").write_text(diff(said, say, FILE))
@@ -61,10 +62,8 @@ def test_a_draft_is_accepted(patches: Path, tmp_path: Path, vpatch: Program) -> 
 
     written = vpatch(*named, "--accept")
 
-    assert (written.code, written.err) == (
-        0,
-        "Wrote patches/say@0.24.0.vpatch. Next: `vpatch apply --patches patches`.\n",
-    )
+    next_ = f"`vpatch apply --patches patches {target}`, `vpatch matrix --patches patches`"
+    assert (written.code, written.err) == (0, f"Wrote patches/say@0.24.0.vpatch. Next: {next_}.\n")
     head = (patches / "say@0.24.0.vpatch").read_text().partition("\n\n")[0].splitlines()
     assert [line.partition(":")[0] for line in head] == ["Format", "Subject", "Base", "Last-Update", "Accepted-By"]
     again = vpatch(*named, "--accept")
@@ -88,6 +87,23 @@ def test_a_draft_is_accepted(patches: Path, tmp_path: Path, vpatch: Program) -> 
     assert (target / PLACE).read_bytes() == before
 
 
+def test_an_import_is_judged_with_its_further_shapes(patches: Path, vpatch: Program) -> None:
+    site = copied("0.24.0", patches.parent / ".venv/lib/python3.11/site-packages")
+    (patches.parent / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert vpatch("rebase", "patches/say.vpatch", "--onto", site, "--accept").code == 0
+    command = ("import", "say.diff", "--base", tree_of("0.20.2"), "--force", "--json")
+
+    made = vpatch(*command)
+
+    assert made.code == 0, made.out
+    assert [one["state"] for one in made.json["patches"][0]["states"]] == ["pending", "pending"]
+
+    (shape := patches / "say@0.24.0.vpatch").write_text(shape.read_text().replace("Base: 0.24.0", "Base: 0.24.1"))
+    broken = vpatch(*command).json
+    assert broken["problems"][0]["cause"] == "say@0.24.0.vpatch: its head has no `Base: 0.24.0`, as its name says"
+    assert broken["changed"] == ["patches/say.vpatch"]
+
+
 def test_what_both_sides_changed_is_shown(patches: Path, vpatch: Program) -> None:
     ran = vpatch("rebase", "hide", "--patches", "patches", "--onto", tree_of("0.26.0"), "--accept")
 
@@ -96,8 +112,56 @@ def test_what_both_sides_changed_is_shown(patches: Path, vpatch: Program) -> Non
     assert "      return importlib.util.find_spec(module_name) is not None" in ran.out
     assert "|         if importlib.util.find_spec(module_name) is None:\n" in ran.out
     assert "no draft: hide: a three-way merge of the lines: vllm/utils/import_utils.py: both sides changed" in ran.err
-    assert ran.err.endswith("Nothing was written.\n")
+    by_hand = f"`vpatch rebase patches/hide.vpatch --onto {tree_of('0.26.0')} --by-hand hide-0.26.0`"
+    assert ran.err.endswith(f"Nothing was written. To make the change by hand: {by_hand}.\n")
     assert sorted(path.name for path in patches.iterdir()) == ["hide.vpatch", "say.vpatch"]
+
+
+def test_by_hand(patches: Path, vpatch: Program) -> None:
+    """The same command writes the modules, asks for the change, and shows the draft."""
+    say, hide = ((patches / f"{name}.vpatch").read_text() for name in ("say", "hide"))
+    (patches / "both.vpatch").write_text(say + hide.partition("\n\n")[2])
+    command = ("rebase", "patches/both.vpatch", "--onto", tree_of("0.26.0"))
+    again = shlex.join(map(str, ("vpatch", *command, "--by-hand", "both-0.26.0")))
+
+    stopped = vpatch(*command)
+
+    assert stopped.code == 1
+    assert f"  {FILE}     drafted   moved to {PLACE}\n" in stopped.out
+    assert f"  {OTHER}  no draft\n" in stopped.out
+    assert f"by hand: `{again}`.\n" in stopped.err
+
+    (folder := patches.parent / "both-0.26.0").mkdir()
+    begun = vpatch(*shlex.split(again)[1:], "--accept")
+
+    assert begun.code == 0, begun.err
+    assert begun.err.endswith(f"Wrote 2 modules to both-0.26.0. Change {OTHER} there, and then: `{again}`.\n")
+    assert "Reloading the SSL" in (folder / PLACE).read_text()
+    unchanged = vpatch(*shlex.split(again)[1:])
+    assert unchanged.code == 1
+    assert f"{OTHER} is as vLLM 0.26.0 has it: change it, or remove it" in unchanged.err
+    (folder / PLACE).rename(away := folder / "away")
+    nothing = vpatch(*shlex.split(again)[1:])
+    assert "no module there differs from vLLM 0.26.0: change one, or, if that vLLM has nothing left" in nothing.err
+    assert "leave the patch out by `--without both`" in nothing.err
+    away.rename(folder / PLACE)
+
+    edit(
+        folder,
+        OTHER,
+        lambda text: text.replace(
+            "    try:\n        if importlib",
+            "    if module_name == 'x':\n        return False\n    try:\n        if importlib",
+            1,
+        ),
+    )
+    shown = vpatch(*shlex.split(again)[1:])
+
+    assert shown.code == 0, shown.err
+    assert f"To write patches/both@0.26.0.vpatch: `{again} --accept`." in shown.err
+    assert vpatch(*shlex.split(again)[1:], "--accept").code == 0
+    for tree in (tree_of("0.20.2"), tree_of("0.26.0")):
+        assert "both  pending" in vpatch("status", "--patches", "patches", "--overlay", "both", tree).out
 
 
 def test_for_scripts(patches: Path, vpatch: Program) -> None:
@@ -119,6 +183,7 @@ def test_for_scripts(patches: Path, vpatch: Program) -> None:
         (("other", "--onto", "0.24.0"), "name a file, or a folder of them by --patches"),
         (("patches/other.vpatch", "--onto", "0.24.0"), "no patch files: patches/other.vpatch: no such file or folder"),
         (("patches/say.vpatch",), "Missing option '--onto'"),
+        (("patches/say.vpatch", "--onto", "0.24.0", "--by-hand", "say.diff"), "'say.diff' is a file"),
     ],
 )
 def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:

@@ -6,14 +6,19 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from vpatch.porting.scratch import run_in
 
 from tests.conftest import Program, Trees, unchanged, untouched
 from tests.forks import ended, start
+from tests.loopback import IndexServer
 from tests.porting.making import ADDED, FILE, OTHER, text_of
+from tests.wheels import packed
 
 SCRIPT = f"""\
 import importlib.util, os, pathlib, sys
@@ -139,17 +144,60 @@ def test_other_files_may_be_left_out(here: Path, small: Path, vpatch: Program) -
 @pytest.mark.parametrize(
     ("base", "code", "says"),
     [
-        ("0.31.0", 2, "no vllm: 0.31.0: --run needs a folder as --base; `vpatch fetch 0.31.0 vllm-0.31.0` makes one"),
-        ("missing", 2, "no vllm: missing: --run needs a folder as --base"),
+        ("0.99.0", 2, "no such release: vllm 0.99.0"),
+        ("missing", 2, "not a version: missing"),
         (".", 1, "no vllm"),
     ],
 )
-def test_the_base_is_a_folder(base: str, code: int, says: str, here: Path, vpatch: Program) -> None:
+@pytest.mark.usefixtures("index")
+def test_no_such_base(base: str, code: int, says: str, here: Path, vpatch: Program) -> None:
     refused = vpatch("import", "--base", base, "--run", "touch ran")
 
     assert (refused.code, refused.err.count("\n")) == (code, 1)
     assert says in refused.err
     assert not (here / "ran").exists()
+
+
+def test_a_release(here: Path, small: Path, index: IndexServer, vpatch: Program) -> None:
+    """It is fetched for the command, and the folder is gone afterwards."""
+    files = {path.relative_to(small).as_posix(): path.read_bytes() for path in small.rglob("*.py")}
+    info = "vllm-0.20.2.dist-info"
+    metadata = {f"{info}/METADATA": (small / info / "METADATA").read_bytes()}
+    index.publish("vllm-0.20.2-cp38-abi3-manylinux_2_35_x86_64.whl", packed({**files, **metadata}, info))
+
+    made = vpatch("import", "--base", "0.20.2", "--run", SED)
+    named = vpatch("import", "--base", "0.20.2", "--run", SED, "--name", "layers")
+
+    assert (made.code, named.code) == (0, 0), made.err
+    assert made.out.startswith("patches/sequence.vpatch  1 change in 1 module, for 0.20.2\n")
+    assert f"  it is called sequence after {FILE}: `--name` gives it another name\n" in made.out
+    assert named.out.startswith("patches/layers.vpatch  1 change in 1 module, for 0.20.2\n")
+    assert "--name" not in named.out
+    assert sorted(path.name for path in here.iterdir()) == ["home", "patches", "small"]
+
+
+def test_an_interrupt_while_the_command_starts_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs already, and the call that started it has not returned; the pipe closes when it is gone."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            assert select.select([reader], [], [], 60)[0]
+            assert os.read(reader, 6) == b"ready\n"
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the commands do
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_in(tmp_path, "exec 3> pipe; sleep 600 & echo ready >&3; wait")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert select.select([reader], [], [], 60)[0], "it goes on"
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
 def test_an_interrupt_ends_the_command_and_removes_the_copy(here: Path, small: Path) -> None:

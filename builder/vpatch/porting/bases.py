@@ -12,6 +12,7 @@ from pathlib import Path
 from vpatch.api import open_tree
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem
+from vpatch.guest import record
 from vpatch.porting.diffs import Carried
 from vpatch.porting.fitting import Misfit, fit, patched
 from vpatch.porting.program import text_in
@@ -120,6 +121,12 @@ def text_of(base: PatchBase, path: str) -> str | None:
     """
     data = base.read(path)
     return None if data is None else decoded(path, data)
+
+
+def modules_of(base: PatchBase) -> list[str]:
+    """Return the paths of the modules that the RECORD of a vLLM lists, sorted."""
+    rows = record.parse(base.read(f"vllm-{base.version}.dist-info/RECORD") or b"").rows
+    return sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".py"))
 
 
 def decoded(path: str, data: bytes) -> str:

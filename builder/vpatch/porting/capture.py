@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from vpatch.core import nesting
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.marks import without_marks
-from vpatch.core.overlay import COMPANIONS, DATA, MODULE
-from vpatch.core.patch_file import CONTROL
+from vpatch.core.overlay import COMPANIONS, DATA, MODULE, Catalogued
+from vpatch.core.patch_file import CONTROL, SUFFIX
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem, naming, raise_all
+from vpatch.errors import Failure, Problem, naming, raise_all, shell
 from vpatch.foreign import CODE_BYTES
 from vpatch.manifest import sha256
 from vpatch.porting.bases import line_feeds
 from vpatch.porting.originals import FAILED, Originals, content_of, files_below, unreadable
 from vpatch.porting.program import text_in
 from vpatch.porting.proof import ModuleVersions
+from vpatch.tree.beneath import Touched, beneath
 from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Tree
 from vpatch.tree.upgrade import marks, pristine
 from vpatch.tree.write_plan import SitePackages
+from vpatch.wrapping import from_here
 
 _OTHER = re.compile(r"vllm/(?:(?!__pycache__/)\w[^/]*/)*[^/]+(?<!\.py)")
 _BACKUP = re.compile(r"\.(?:orig|bak|old|save|rej|log)$")  # what tools leave beside a file that they change
@@ -41,6 +43,9 @@ class Capture:
         data: the files that changed and that no patch file can have, or whose originals are not at hand; those above
             16 MiB are compared by their sizes.
         notes: which changes were made on top of overlays.
+        beneath: these overlays.
+        on_top: the modules with these changes as they stand, without marks.
+        undone: the files that `vpatch revert --force` restores as they were installed.
     """
 
     changes: tuple[ModuleVersions, ...]
@@ -48,6 +53,9 @@ class Capture:
     missing: tuple[str, ...]
     data: tuple[str, ...]
     notes: tuple[str, ...]
+    beneath: tuple[Catalogued, ...] = ()
+    on_top: Mapping[str, bytes] = field(default_factory=dict)
+    undone: Collection[str] = ()
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -59,10 +67,10 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     """Compare a vLLM with its originals; what vpatch applied does not count.
 
     A module that vpatch changed is what it was before, unless it was edited since; then it is compared with what
-    the overlays make of its original.
+    the overlays make of its original, and the edit is made on the original.
 
     Raises:
-        Failure: an original cannot be read, or a module cannot be decoded.
+        Failure: an original cannot be read, or a module cannot be decoded; or what an overlay inserted was edited.
     """
     store = SitePackages(tree)
     patched = {path: data for path, data in store.originals.items() if data is not None}
@@ -77,10 +85,10 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     base = {**kept, **originals.read(sorted(found.keys() - kept.keys()))}
     found = {path: data for path, data in found.items() if path in base}  # data that no folder of originals has
     edited = {path: base[path] for path in sorted(found) if path in patched and path not in ours}
-    on_top, notes = _overlaid(store, edited) if edited else ({}, [])
-    # What is captured on top of overlays is not theirs.
-    base |= {path: without_marks(data) for path, data in on_top.items()}
-    found |= {path: without_marks(found[path]) for path in on_top}
+    overlays, made = _overlaid(store, edited) if edited else ((), {})
+    on_top = {path: without_marks(found[path]) for path in made}
+    found |= _beneath(tree, overlays, edited, made, found)
+    notes = [f"{path}: changed on top of {', '.join(_of(overlays, path))}" for path in on_top]
     new = {*files_below(tree)}.difference(originals.paths, store.kept.added)
     came = {path: content_of(tree, path) or b"" for path in sorted(new) if _is_new(path, tree)}
     notes += [
@@ -90,15 +98,18 @@ def capture(tree: Tree, originals: Originals) -> Capture:
     ]
     return Capture(
         changes=tuple(_texts(base, found | came)),
-        base=base,
+        base={**patched, **base},
         missing=tuple(path for path in listed if path not in now),
         data=tuple(path for path in others if path not in texts or path not in {*base, *ours}),
         notes=tuple(notes),
+        beneath=overlays,
+        on_top=on_top,
+        undone=kept.keys(),
     )
 
 
-def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
-    """Return what the applied overlays make of modules that were edited since, and a note on each.
+def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[tuple[Catalogued, ...], dict[str, bytes]]:
+    """Return the overlays that changed modules which were edited since, and what they make of these.
 
     Raises:
         Failure: these are not the overlays that were applied.
@@ -115,11 +126,55 @@ def _overlaid(store: SitePackages, originals: Mapping[str, bytes]) -> tuple[dict
         cause = "edited after vpatch, and other overlays are installed than vpatch applied"
         hint = "install the vpatch, and the packages of overlays, that applied them"
         raise Failure(*(Problem(FAILED, path, cause, hint=hint) for path in wrong))
-    notes = [
-        f"{path}: changed on top of {', '.join(item.id for item in items if path in item.overlay.files)}"
-        for path in originals
-    ]
-    return {path: made.get(path, data) for path, data in originals.items()}, notes
+    return tuple(items), {path: made.get(path, data) for path, data in originals.items()}
+
+
+def _of(overlays: Iterable[Catalogued], path: str) -> list[str]:
+    return [item.id for item in overlays if path in item.overlay.files]
+
+
+def _beneath(
+    tree: Tree,
+    overlays: Sequence[Catalogued],
+    originals: Mapping[str, bytes],
+    made: Mapping[str, bytes],
+    found: Mapping[str, bytes],
+) -> dict[str, bytes]:
+    """Return the originals of modules that were edited on top of overlays, each with the edit.
+
+    Raises:
+        Failure: edits change what overlays inserted.
+    """
+    edited, refused = dict[str, bytes](), list[tuple[str, Touched]]()
+    for path, data in made.items():
+        edited[path], touched = beneath(originals[path], data, found[path])
+        refused += [(path, one) for one in touched]
+    items, alone = {item.id: item for item in overlays}, len(dict(refused)) == 1
+    problems = []
+    for path, one in refused:
+        names = one.overlays or _of(overlays, path)
+        cause = f"line {one.line}: it changes code of {' and '.join(names)}"
+        hint = _instead(tree, [items[name] for name in names if name in items], alone=alone)
+        problems.append(Problem(FAILED, path, cause, hint=hint))
+    raise_all(problems)
+    return edited
+
+
+def _instead(tree: Tree, owners: Sequence[Catalogued], *, alone: bool) -> str:
+    """Return what to do about an edit of the code of overlays, which is the only one or not.
+
+    A patch file has no address for it. Beside another edit, the overlays cannot be reverted by their names.
+    """
+    apply = shell("vpatch", "apply", from_here(tree.root))
+    if shipped := " and ".join(dict.fromkeys(item.origin for item in owners if item.point is not None)):
+        revert = shell("vpatch", "revert", "--force", from_here(tree.root))
+        diff = f"keep it as a diff, which {revert} writes, with the commands that make it again"
+        return f"that belongs to {shipped}, so no patch file can have it: undo it, or {diff}"
+    files = " and ".join(f"{item.id}{SUFFIX}" for item in owners)
+    ids = [word for item in owners if alone for word in ("--overlay", item.id)]
+    revert = shell("vpatch", "revert", "--force", *ids, from_here(tree.root))
+    gone = f"{revert} discards it here, with what else was edited there"
+    return f"make it in {files} instead: {gone}, and {apply}, with its options as before, applies {files} anew"
 
 
 def _texts(base: Mapping[str, bytes], found: Mapping[str, bytes]) -> Iterator[ModuleVersions]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
 
-from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 from vpatch.porting.paths import NOWHERE, moved, placed
 
 if TYPE_CHECKING:
@@ -123,12 +122,9 @@ def parse(text: str, above: int = 0) -> tuple[FileDiff, ...]:
             sentence that begins with the line.
         Failure: unidiff is not installed.
     """
-    try:
+    with needing("import", "cannot read diffs"):
         from unidiff.errors import UnidiffParseError
         from unidiff.patch import PatchSet
-    except ModuleNotFoundError as error:
-        cause = f"not installed: {how_to_add('import')}"
-        raise Failure(Problem("cannot read diffs", str(error.name), cause)) from error
     # Other languages have other words behind the backslash; unidiff knows one.
     lines = [_NO_NEWLINE if line.startswith("\\ ") else line for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
     _check_lines(lines, above)

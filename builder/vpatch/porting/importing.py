@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued
-from vpatch.core.patch_file import PatchFile, overlay_of
-from vpatch.core.verdict import Verdict
-from vpatch.errors import Failure, Problem, collecting, raise_all
+from vpatch.core.patch_file import PatchFile
+from vpatch.errors import Failure, Problem, collecting, did_you_mean, raise_all
 from vpatch.foreign import CODE_BYTES, read_regular
-from vpatch.porting.bases import FAILED, PatchBase, decoded, fitting, text_of
+from vpatch.porting.bases import FAILED, PatchBase, decoded, fitting, modules_of, text_of
 from vpatch.porting.diffs import Carried
 from vpatch.porting.fitting import Misfit, patched
 from vpatch.porting.letters import name_of
 from vpatch.porting.proof import ModuleVersions, Unproven, patch_file
 from vpatch.porting.upstreams import own
+
+_MOST = 3  # modules that a question names
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,6 @@ class Imported:
     patch: PatchFile
     base: PatchBase
     remarks: tuple[str, ...] = ()
-
-    def verdict(self, base: PatchBase) -> Verdict:
-        """Judge another vLLM by it."""
-        (found,) = Engine([Catalogued(self.id, overlay_of(self.patch), "")]).status(base.read)
-        return found
 
 
 def imported(
@@ -91,7 +85,9 @@ def of_module(file: Path, path: str, base: PatchBase, later: Callable[[], Iterab
     except OSError as error:
         raise Failure(Problem(FAILED, str(file), str(error.strerror or error).lower())) from error
     if (before := text_of(base, path)) is None:
-        raise Failure(Problem(FAILED, path, f"vLLM {base.name} has no such module"))
+        raise Failure(
+            Problem(FAILED, path, f"vLLM {base.name} has no such module", hint=did_you_mean(_alike(path, base)))
+        )
     words, after = file.stem.replace("_", " "), decoded(path, data)
     try:
         texts = ((one.name, text_of(one, path)) for one in later())
@@ -101,6 +97,13 @@ def of_module(file: Path, path: str, base: PatchBase, later: Callable[[], Iterab
     changed = data if mine == after else mine.encode()
     made = of_bytes(name_of("", words), f"{words.capitalize()} as changed", {path: changed}, base)
     return replace(made, remarks=(*remarks, *made.remarks))
+
+
+def _alike(path: str, base: PatchBase) -> list[str]:
+    """Return the modules that a user may have meant by a path: what it ends, else those of the same name."""
+    found = modules_of(base)
+    same = [one for one in found if one.endswith(f"/{PurePosixPath(path).name}")]
+    return ([one for one in same if one.endswith(f"/{path}")] or same)[:_MOST]
 
 
 def of_bytes(

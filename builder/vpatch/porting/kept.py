@@ -119,5 +119,10 @@ def _changes(files: Iterable[FileDiff]) -> tuple[LineChange, ...]:
 
 
 def _listed(files: Iterable[FileDiff]) -> str:
-    paths = list(dict.fromkeys(file.path for file in files))
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    return listed(file.path for file in files)
+
+
+def listed(paths: Iterable[str]) -> str:
+    """Return the first paths, and how many more there are."""
+    every = list(dict.fromkeys(paths))
+    return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")

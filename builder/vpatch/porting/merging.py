@@ -8,8 +8,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 
 if TYPE_CHECKING:
     from merge3 import Merge3
@@ -40,11 +39,8 @@ def merging(base: str, one: str, other: str) -> Merge3[str]:
     Raises:
         Failure: merge3 is not installed.
     """
-    try:
+    with needing("import", "cannot merge lines"):
         from merge3 import Merge3
-    except ModuleNotFoundError as error:
-        cause = f"not installed: {how_to_add('import')}"
-        raise Failure(Problem("cannot merge lines", str(error.name), cause)) from error
     lines = [text.splitlines(keepends=True) for text in (base, one, other)]
     return Merge3(lines[0], lines[1], lines[2])
 

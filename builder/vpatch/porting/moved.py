@@ -6,19 +6,29 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from vpatch.core import nesting
+from vpatch.core.calls import module_files
 from vpatch.core.edits.address import hunks
+from vpatch.core.landing.lookup import Lookup
 from vpatch.core.patch_file import ModuleChange
 from vpatch.core.select import names
 from vpatch.core.syntax import Spot
-from vpatch.guest.record import parse
-from vpatch.porting.bases import PatchBase, text_of
+from vpatch.core.workspace import Workspace
+from vpatch.porting.bases import PatchBase, modules_of, text_of
+
+_MOST = 64  # modules beside a module that are searched; the folder of the models has 250
 
 
-def new_place(change: ModuleChange, target: PatchBase) -> str:
+def new_place(change: ModuleChange, target: PatchBase, base: PatchBase | None = None) -> str:
     """Return the module that has all the definitions that a change is in; "" if it is the same one, or none has them.
 
-    Candidates are modules of the same name elsewhere, the modules of the package that the module became, and the module
-    that its package became.
+    The likely one is that from which the module now imports them. Then come modules of the same name elsewhere, the
+    modules of the package that the module became, and the module that its package became; if none of these has them,
+    the modules beside it that are new, and then the others.
+
+    Args:
+        change: what changes in the module.
+        target: the vLLM in which it may be another one.
+        base: the vLLM that the change was made for; None if it is not known.
 
     Raises:
         Failure: a module cannot be read.
@@ -29,19 +39,29 @@ def new_place(change: ModuleChange, target: PatchBase) -> str:
     there = defined(target, change.path)
     if not wanted or (there is not None and wanted & there):
         return ""
-    found = [path for path in _candidates(change.path, target) if wanted <= (defined(target, path) or set())]
-    return found[0] if len(found) == 1 else ""
+    files, lookup = module_files(change.path.removesuffix(".py")), Lookup(Workspace(target.read))
+    led = {one.file: None for scope in wanted for file in files for one in lookup.find(f"{file} {scope}")}
+    for candidates in ([*led], *_candidates(change.path, target, base)):
+        if found := [path for path in candidates if wanted <= (defined(target, path) or set())]:
+            return found[0] if len(found) == 1 else ""
+    return ""
 
 
-def _candidates(path: str, target: PatchBase) -> Iterator[str]:
-    rows = target.read(f"vllm-{target.version}.dist-info/RECORD")
+def _candidates(path: str, target: PatchBase, base: PatchBase | None) -> Iterator[list[str]]:
+    """Yield the modules that may be the new place, the likely ones first."""
     place = PurePosixPath(path)
     package, above = f"{place.with_suffix('')}/", f"{place.parent}.py"
-    for file in sorted(row.path for row in parse(rows or b"").rows):
-        if file != path and file.endswith(".py"):
-            same = file.startswith("vllm/") and PurePosixPath(file).name == place.name != "__init__.py"
-            if same or file == above or (file.startswith(package) and file.count("/") == package.count("/")):
-                yield file
+    files, old = modules_of(target), modules_of(base) if base else []
+    yield [
+        file
+        for file in files
+        if (PurePosixPath(file).name == place.name != "__init__.py" and file != path)
+        or file == above
+        or (file.startswith(package) and file.count("/") == package.count("/"))
+    ]
+    beside = [file for file in files if PurePosixPath(file).parent == place.parent and file != path]
+    yield [file for file in beside if old and file not in old]
+    yield beside if len(beside) <= _MOST else []
 
 
 def defined(target: PatchBase, path: str) -> set[str] | None:

@@ -67,7 +67,7 @@ class ByRecord:
         """Fetch files."""
         found = self.fetch(paths) if paths else {}
         cause = "the release on the package index has other bytes than RECORD lists"
-        hint = "fetch the release that this vLLM was built from by `vpatch fetch V DIR`, and add `--pristine DIR`"
+        hint = "fetch the release that this vLLM was built from by `vpatch fetch`, and name its folder by --pristine"
         wrong = [path for path in paths if path not in found or not self.has(path, found[path])]
         raise_all(Problem(FAILED, path, cause, hint=hint) for path in wrong)
         return found

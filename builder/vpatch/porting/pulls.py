@@ -7,7 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 from vpatch.porting.diffs import Carried
 from vpatch.porting.kept import FAILED
 from vpatch.porting.letters import VLLM
@@ -27,10 +27,8 @@ def pulled(number: int, *, python_only: bool = False) -> tuple[Carried, ...]:
     Raises:
         Failure: it cannot be fetched, or is no patch of vLLM.
     """
-    try:
+    with needing("fetch", "cannot fetch"):
         from vpatch.net.document import fetched
-    except ModuleNotFoundError as error:
-        raise Failure(Problem("cannot fetch", str(error.name), f"not installed: {how_to_add('fetch')}")) from error
     site = os.environ.get(VARIABLE) or PULLS
     if not _is_of_web(site):
         raise Failure(Problem(f"bad {VARIABLE}", site, "it is no address of the web", hint=f"such as {PULLS}"))

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from vpatch.errors import Failure, Problem, cause, naming, raise_all
 from vpatch.foreign import read_regular
 from vpatch.porting.bases import base_in
 from vpatch.porting.importing import Imported, of_bytes
-from vpatch.porting.kept import FAILED, Fate
+from vpatch.porting.kept import FAILED, Fate, listed
 from vpatch.porting.letters import name_of
 from vpatch.porting.scratch import VARIABLE, contents, run_in
 from vpatch.tree.locate import Tree
@@ -24,12 +25,13 @@ _LONGEST = 80  # characters of a command in a message
 _BACKUP = re.compile(r"\.py(?:~|\.(?:orig|bak|old|save))$")  # as `sed -i.bak` and `patch` leave them
 
 
-def of_command(command: str, tree: Tree, *, python_only: bool = False) -> Imported:
+def of_command(command: str, tree: Tree, name: str | None = None, *, python_only: bool = False) -> Imported:
     """Run a command in a copy of a vLLM, and make a patch file of the modules and data files that it changes.
 
     Args:
         command: what `sh -c` runs.
         tree: the vLLM, which must not change.
+        name: the id of the overlay; None: of the script's or the first module's name.
         python_only: leave out all but modules.
 
     Raises:
@@ -57,9 +59,12 @@ def of_command(command: str, tree: Tree, *, python_only: bool = False) -> Import
     if not modules:
         raise Failure(Problem(FAILED, where, "it changes no file of its copy of vLLM", hint=_about_paths(command)))
     script = _script(command, modules)
-    name = name_of("", Path(script).stem.replace("_", " ")) or "changed"
+    source = script or Path(modules[0]).name
+    name_ = name or name_of("", Path(source).stem.replace("_", " ")) or "changed"
     sentences = [f"{files}: {why}" for files, why in left_out]
-    return of_bytes(name, f"The changes of {script}", {file: changed[file] for file in modules}, base, sentences)
+    made = of_bytes(name_, f"The changes of {source}", {file: changed[file] for file in modules}, base, sentences)
+    remarks = [] if name or script else [f"it is called {name_} after {modules[0]}: `--name` gives it another name"]
+    return replace(made, remarks=(*made.remarks, *remarks))
 
 
 def _about_paths(command: str) -> str:
@@ -116,13 +121,12 @@ def _sentences(others: Sequence[str], of_vllm: Fate) -> Iterator[tuple[str, str]
     inside, beside = ([file for file in others if file.startswith("vllm/") is wanted] for wanted in (True, False))
     for files, fate in ((inside, of_vllm), (beside, Fate.PACKAGE)):
         if files:
-            more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-            yield ", ".join(files[:3]) + more, str(fate.value)
+            yield listed(files), str(fate.value)
 
 
 def _script(command: str, modules: Collection[str]) -> str:
-    """Return the name of the script that a command runs; else that of the first module that it changes."""
+    """Return the name of the script that a command runs; "" if it runs none."""
     for word in _words(command):
         if word.endswith(_SCRIPTS) and not any(word.endswith(file) for file in modules):
             return Path(word).name
-    return Path(next(iter(modules))).name
+    return ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -46,7 +47,8 @@ def run_in(site: Path, command: str) -> str:
     """
     search = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
     own = {VARIABLE: str(site), "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1", "OLDPWD": str(Path.cwd())}
-    with TemporaryFile() as output:
+    with TemporaryFile() as output, ExitStack() as held:
+        held.enter_context(_interrupts_held())
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             cwd=site,
@@ -57,6 +59,7 @@ def run_in(site: Path, command: str) -> str:
             start_new_session=True,  # so that all that it starts can be ended
         )
         try:
+            held.close()
             code = process.wait()
         except BaseException:
             with suppress(ProcessLookupError):
@@ -69,3 +72,19 @@ def run_in(site: Path, command: str) -> str:
             how = f"it ends with {f'exit code {code}' if code > 0 else f'signal {-code}'}"
             return f"{how}: {lines[-1].strip()}" if lines else how
     return ""
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let SIGINT and SIGTERM take effect at the end of the block: the command may run before Popen has returned."""
+    came: list[int] = []
+    ours = threading.current_thread() is threading.main_thread()  # no other one gets them, or may set what they do
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if ours and callable(signal.getsignal(each))]
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    for number in came:
+        signal.raise_signal(number)

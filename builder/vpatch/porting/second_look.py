@@ -9,7 +9,7 @@ from vpatch.core.edits.address import hunks
 from vpatch.core.edits.patch import Patch
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit
-from vpatch.core.patch_file import PatchFile, overlay_of
+from vpatch.core.patch_file import ModuleChange, PatchFile, overlay_of
 from vpatch.porting.bases import PatchBase, text_of
 from vpatch.porting.moved import defined
 from vpatch.porting.proof import Unproven
@@ -18,7 +18,9 @@ Shapes = Sequence[tuple[PatchFile, PatchBase]]
 """Shapes of a patch file, each with the vLLM that it is for."""
 
 
-def look(made: PatchFile, patch: PatchFile, moved: PatchFile, base: PatchBase, target: PatchBase) -> list[str]:
+def look(
+    made: PatchFile, patch: PatchFile, moved: PatchFile, base: PatchBase, target: PatchBase, *, own: bool = False
+) -> list[str]:
     """Return what a reader should know of a draft.
 
     Args:
@@ -27,6 +29,7 @@ def look(made: PatchFile, patch: PatchFile, moved: PatchFile, base: PatchBase, t
         moved: the same, with the paths that its modules have in the target.
         base: the vLLM of that shape.
         target: the vLLM of the draft.
+        own: the author made it, and may change what he likes.
 
     Raises:
         Unproven: it changes a definition that the patch does not change.
@@ -38,7 +41,7 @@ def look(made: PatchFile, patch: PatchFile, moved: PatchFile, base: PatchBase, t
     for path, scope in sorted(new):
         if _among((path, scope), named):
             continue
-        if scope in (defined(base, before[path]) or ()):
+        if not own and scope in (defined(base, before[path]) or ()):
             raise Unproven(f"{path}: it would change `{scope}`, which the patch does not change")
         notes.append(f"{path}: it changes `{scope}`, which the patch does not name")
     for path, scope in sorted(one for one in old if not _among(one, new)):
@@ -103,16 +106,24 @@ def _among(one: tuple[str, str], others: set[tuple[str, str]]) -> bool:
 
 def _there(made: PatchFile, before: Mapping[str, str], base: PatchBase, target: PatchBase) -> Iterator[str]:
     """Yield the new lines that upstream added, too, in another place."""
-    for change in made.changes:
-        if change.is_whole:
-            continue
-        was, now = (_lines(text_of(*one)) for one in ((base, before[change.path]), (target, change.path)))
-        new = Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith("+"))
-        gone = Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith("-"))
-        for line in (line for line in new - gone if "(" in line or "=" in line):
-            if now[line] > was[line]:
-                more = f"vLLM {target.version} has it more often than vLLM {base.version}"
-                yield f"{change.path}: `{line}`: {more}: read whether it is double now"
+    more = f"vLLM {target.version} has it more often than vLLM {base.version}"
+    for change in (one for one in made.changes if not one.is_whole):
+        for line in came(change, before.get(change.path, change.path), base, target):
+            yield f"{change.path}: `{line}`: {more}: read whether it is double now"
+
+
+def came(change: ModuleChange, before: str, base: PatchBase, target: PatchBase) -> list[str]:
+    """Return the lines that hunks add, and of which a vLLM has more than the one before had in the module `before`.
+
+    A line without a call or an assignment, such as `else:`, says nothing by itself.
+    """
+    was, now = (_lines(text_of(*one)) for one in ((base, before), (target, change.path)))
+    every, gone = (
+        Counter(line[1:].strip() for line in change.text.splitlines() if line.startswith(sign)) for sign in "+-"
+    )
+    new = [line for line in every - gone if line]
+    found = [line for line in new if now[line] > was[line]]
+    return found if found == new else [line for line in found if "(" in line or "=" in line]
 
 
 def _lines(text: str | None) -> Counter[str]:

@@ -21,6 +21,7 @@ LINES = 200_000
 LF = b"\n"
 STDIN = "standard input"
 _SUFFIXES = (".patch", ".diff")
+_MODULE = "if it is a module of vLLM that you changed, --as names its path there, as in --as vllm/envs.py"
 _OTHERS = {
     r"(?i)\A\s*(?:<!doctype html|<html|<\?xml)": "it is a page for browsers, not a diff; download the raw file",
     r"\AFormat: \d+\nSubject: ": "it is a patch file of vpatch already, which needs no import",
@@ -56,8 +57,18 @@ def _of_source(source: str, stdin: BinaryIO, *, python_only: bool) -> list[Carri
             data = stdin.read(BYTES + 1) if where == "-" else _content(where)
             found += patches(data, STDIN if where == "-" else where, python_only=python_only)
     raise_all(problems)
-    with_changes(found, STDIN if source == "-" else source)
+    first, *_ = with_changes(found, STDIN if source == "-" else source)
+    if modules := _modules(source):
+        told = replace(first, left_out=(*first.left_out, f"{', '.join(modules)}: no diff; {_MODULE}"))
+        found[found.index(first)] = told
     return found
+
+
+def _modules(source: str) -> list[str]:
+    """Return the names of the modules in a folder without a `series`, which lists what counts."""
+    if not Path(source).is_dir() or Path(source, "series").exists():
+        return []
+    return sorted(path.name for path in Path(source).glob("*.py"))
 
 
 def with_changes(found: Sequence[Carried], where: str) -> list[Carried]:
@@ -97,7 +108,8 @@ def _files(folder: Path) -> list[str]:
         raise Failure(Problem(FAILED, where, str(error))) from error
     if found := [str(folder / name) for name in names if not name.startswith(".")]:
         return found
-    raise Failure(Problem(FAILED, str(folder), "it has no .patch or .diff file; folders inside are not read"))
+    none = "it has no .patch or .diff file; folders inside are not read"
+    raise Failure(Problem(FAILED, str(folder), none, hint=_MODULE if _modules(str(folder)) else ""))
 
 
 def _series(folder: Path, text: str) -> list[str]:
@@ -146,7 +158,8 @@ def patches(
     except ValueError as error:
         raise Failure(Problem(FAILED, where, str(error))) from error
     if not diffs:
-        raise Failure(Problem(FAILED, where, _not_a_diff(data)))
+        hint = _MODULE if where.endswith(".py") else ""
+        raise Failure(Problem(FAILED, where, _not_a_diff(data), hint=hint))
     if file is None:
         file = Path(where).name if where != STDIN else ""
     file = file if len(diffs) == 1 else ""  # a mailbox has no name of a patch
