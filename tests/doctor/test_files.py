@@ -52,7 +52,8 @@ def test_another_patcher(examine: Examine, stock: Path, comment: str, what: str)
     assert (alone.level, alone.what, alone.where) == (Level.WARNING, what, (ELSEWHERE,))
     assert both.what == f"{what}; overlays change some of them, too"
     assert both.where == (ATTENTION, ELSEWHERE), "first what matters most"
-    assert both.do == f"if you do not want these changes, reinstall vLLM, then `vpatch apply {stock}`"
+    kept = f"to keep these changes as a patch file: `vpatch capture {stock}`; "
+    assert both.do == f"{kept}if you do not want them, reinstall vLLM, then `vpatch apply {stock}`"
 
 
 def test_two_patchers_and_files_that_came_or_went(examine: Examine, healthy: Path) -> None:

@@ -44,6 +44,16 @@ def test_gpus(examine: Examine, healthy: Path, alone: Path) -> None:
     assert brief(gpu.findings(subject))[0][2].endswith("torch is built for ROCm")
 
 
+def test_an_environment_without_torch(examine: Examine, healthy: Path) -> None:
+    """As after an installation without dependencies; one that is installed for editing has only its dist-info."""
+    ((name, level, what),) = brief(gpu.absence(examine(healthy)))
+    assert (name, level, what) == ("torch", "warning", "this Python has no torch: vLLM does not start")
+    for found in ("torch", "torch-2.11.0.dist-info"):
+        (packages(healthy) / found).mkdir()
+        assert brief(gpu.absence(examine(healthy))) == []
+        (packages(healthy) / found).rmdir()
+
+
 def test_a_driver_that_fails(examine: Examine, healthy: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = examine(healthy)
     for rows, code, text in (((FAULT,), 9, FAULT), (("No devices were found",), 0, "No devices"), ((), 3, "it exits")):

@@ -42,7 +42,7 @@ def test_what_is_known_without_an_interpreter(diagnose: Diagnose, healthy: Path,
     assert (named["level"], named["where"]) == ("problem", str(healthy / "bin/python"))
     assert named["what"] == "the interpreter does not answer: no such library"
     (none,) = diagnose(pristine("0.20.2"), name="python")
-    assert (none["level"], none["do"]) == ("note", f"`vpatch doctor --python PY {pristine('0.20.2')}`")
+    assert (none["level"], none["do"]) == ("note", "name the interpreter that runs this vLLM with --python")
 
 
 def test_an_interpreter_of_another_environment(diagnose: Diagnose, healthy: Path, stock: Path, tmp_path: Path) -> None:

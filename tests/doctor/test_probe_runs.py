@@ -57,6 +57,18 @@ def test_endings_in_order() -> None:
     ]
 
 
+def test_an_interpreter_that_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `./.venv`: a script runs in a folder of its own."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+
+    assert run(Path("bin/python"), [FAILS], lambda _: None, 60) == [Ending(ok=False, because="wrong", asserted=True)]
+    (tmp_path / "bin/python").unlink()
+    with pytest.raises(Failure, match=r"cannot run a probe: bin/python: no such file"):
+        run(Path("bin/python"), [FAILS], lambda _: None, 60)
+
+
 def test_what_a_script_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own folder as home, the search path of the shell, no setting of vLLM; and no bytecode is written."""
     put(tmp_path / "modules/beside.py", "")

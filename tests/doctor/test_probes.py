@@ -41,8 +41,9 @@ def test_without_torch_only_a_probe_that_imports_nothing_decides(diagnose: Diagn
 
     *others, decided = sorted(found, key=lambda said: "hybrid-mtp-states" in said["what"])
     notes = {said["what"] for said in others if said["level"] == "note"}
-    assert f"{HYBRID} could not be run: the environment lacks torch" in notes
-    assert all(what.endswith(" could not be run: the environment lacks torch") for what in notes)
+    (note,) = notes
+    assert note.startswith("could not be run: the environment lacks torch: ")
+    assert f", {HYBRID}, " in note
     assert {said["level"] for said in others} == {"note", "ok"}
     assert decided["level"] == "problem", "its probe reads the kernels, and imports nothing"
 
@@ -117,7 +118,7 @@ def test_another_vllm_is_not_run(
     monkeypatch.delenv("PYTHONPATH")
 
     found = one(diagnose(tree_of("0.20.2"), "--run", name="probe"))
-    assert found["do"] == f"`vpatch doctor --run --python PY {tree_of('0.20.2')}`"
+    assert found["do"] == "name the interpreter that runs this vLLM with --python"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, deep(signal.SIGTERM)])

@@ -57,19 +57,31 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("wrong tokens at random", "hybrid-mtp-states"),
     ("Gated DeltaNet wrong words", "hybrid-mtp-gates"),
     (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB.",
-        "CUDA out of",
+        "On vLLM 0.20, an engine with TurboQuant and speculative decoding dies while it captures CUDA graphs.",
+        "turboquant-mtp",
     ),
-    ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access"),
+    ("turboquant slow", "turboquant-decode"),
+    ("is not supported for hybrid", "turboquant-hybrid"),
+    ("turboquant hybrid mamba models unsupported", "turboquant-hybrid"),
+    ("wrong answers with MTP", "hybrid-mtp-counts"),
+    ("MTP gives wrong tokens", "hybrid-mtp-states"),
+    ("The model returns !!!! for Qwen3.6 with MTP", "hybrid-mtp-graphs"),
+    ("wrong answers with prefix caching", "hybrid-block-units"),
+    ("tokens half speed", "turboquant-decode"),
+    ("mtp crash", "mtp-capture-sizes"),
+    ("speculation dies with images", "mtp-token-budget"),
     ("torch.AcceleratorError: CUDA error: unspecified launch failure", "unspecified launch failure"),
     (
         "Search for `cudaErrorLaunchFailure' in https://docs.nvidia.com/cuda/x.html for more",
         "unspecified launch failure",
     ),
-    ("Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/", "illegal memory access"),
-    ("torch.AcceleratorError: CUDA error: device-side assert triggered", "device-side assert"),
-    ("RuntimeError: CUDA error: operation not permitted when stream is capturing", "operation not permitted when"),
     ("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace", "EngineDeadError"),
+    (
+        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (165). Each decode sequence requires one "
+        "Mamba cache block, so CUDA graph capture cannot proceed.",
+        "max_num_seqs (...)",
+    ),
+    ("max_num_seqs (1024) exceeds available Mamba cache blocks (63)", "max_num_seqs (...)"),
     ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", "No available"),
     (
         "NotImplementedError: Layer model.layers.3: page size is not divisible by the maximum page",
@@ -89,12 +101,74 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("Worker proc VllmWorker-1 died unexpectedly, shutting down executor.", "EngineDeadError"),
     ("acceptance falls", "Answers are garbage"),
     ("tool calls leak into the text", "Tool calls leak"),
+    ("what does hybrid-mtp-gates do", "hybrid-mtp-gates"),
+    ("how do I revert `turboquant_decode`?", "turboquant-decode"),
+    ("what does receipt do", "receipt"),
+    ("quality got worse with multi token prediction, no errors in the log", "hybrid-mtp-counts"),
+    ("after I turned on num_speculative_tokens the model babbles", "hybrid-mtp-counts"),
+    ("after enabling num_speculative_tokens the answers are rubbish", "hybrid-mtp-counts"),
+    *(
+        (text, "hybrid-align-progress")
+        for text in ("server hangs", "vLLM is not responding", "the server never answers")
+    ),
+    ("server is slow", "turboquant-decode"),
+    ("vLLM 0.20.2 crashed", "ampere-fp8"),
+    ("OOM on a long prompt", "turboquant-tiles"),
+    ("Last State: Terminated, Reason: OOMKilled", "Out of memory: Killed"),
+    ("the engine stops responding", "hybrid-align-progress"),
+    ("engine dies at startup", "ampere-fp8"),
+    ("only exclamation marks", "hybrid-mtp-graphs"),
+    ("my qwen3.6 answers only exclamation marks", "hybrid-mtp-graphs"),
+    *((text, "turboquant-tiles") for text in ("gpu memory utilization", "gpu_memory_utilization")),
+    ("weight loader lm head vocab parallel embedding", "ct-fp8-lm-head"),
 )
 """Each with the overlay that comes first, or how the first line or symptom of another cause begins."""
+
+SHARED: tuple[tuple[str, str, str], ...] = (
+    (
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "mtp-capture-sizes",
+        "illegal memory access",
+    ),
+    ("RuntimeError: CUDA error: an illegal memory access was encountered", "mtp-capture-sizes", "illegal memory"),
+    ("illegal memory access", "mtp-capture-sizes", "illegal memory access"),
+    ("MTP illegal memory access hybrid first request", "mtp-capture-sizes", "illegal memory access"),
+    ("draft model with sliding window, illegal memory access", "hybrid-block-units", "illegal memory access"),
+    ("Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/", "mtp-capture-sizes", "illegal memory"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB.", "turboquant-tiles", "CUDA out of"),
+    ("torch.AcceleratorError: CUDA error: device-side assert triggered", "mtp-token-budget", "device-side assert"),
+    ("assert request.num_output_placeholders >= 0", "mtp-token-budget", "num_output_placeholders"),
+    ("CUDA error: operation not permitted when stream is capturing", "turboquant-mtp", "operation not permitted"),
+    (
+        "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+        "pinned. Please use tensor.pin_memory()",
+        "turboquant-mtp",
+        "operation not permitted",
+    ),
+    ("KeyError: 'weight'", "compile-cache-key", "KeyError 'weight'"),
+    ("(EngineCore pid=7) ERROR [core.py:9] KeyError: 'input_global_scale'", "compile-cache-key", "KeyError 'weight'"),
+    (
+        "ERROR [core.py:9] AttributeError: 'NoneType' object has no attribute 'size'",
+        "compile-cache-key",
+        "KeyError 'weight'",
+    ),
+    ("Selected DeepGemmFp8BlockScaledMMKernel for Fp8LinearMethod", "sm12x-deepgemm", "DeepGemmFp8"),
+)
+"""Lines with many causes, each with the overlay that comes first, under a condition, and the cause behind it."""
 
 LATER: tuple[tuple[str, str], ...] = (
     ("!!!!!!!!!!!!!!!!!!!!!!!!!!!", "hybrid-mtp-graphs"),
     ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid argument'", "custom-ar-expandable"),
+    *(
+        (text, "custom-ar-expandable")
+        for text in (
+            "expandable segments",
+            "--expandable-segments",
+            "worker died during cuda graph capture with expandable segments",
+            "vllm worker dies silently with expandable segments and tp 2",
+            "a worker dies in custom all reduce",
+        )
+    ),
     (EPILOGUE, "ampere-fp8"),
     (
         "IndexKernelUtils.cu:16: vectorized_gather_kernel: block: [7,0,0] Assertion `ind >=0 && "
@@ -102,6 +176,7 @@ LATER: tuple[tuple[str, str], ...] = (
         "mtp-token-budget",
     ),
     ("ERROR [backend_xgrammar.py:163] Failed to advance FSM for request chatcmpl-9 for tokens 7.", "structured-mtp"),
+    ("the answer is cut off after <tool_call>", "qwen-parser-text"),
     ("  File vllm/v1/worker/mamba_utils.py, line 9, in precopy_mamba_align_fused_kernel", "hybrid-block-units"),
 )
 """The same of overlays that a checkout may lack."""
@@ -120,6 +195,9 @@ UNKNOWN = (
     "(Worker_TP0 pid=22) ERROR 10-18 03:20:36 [multiproc_executor.py:628] WorkerProc failed to start.",
     "AssertionError: Attempted to load weight (torch.Size([360])) into parameter (torch.Size([358]))",
     "KeyError: 'layers.17.mlp.experts.w2_weight'",
+    "KeyError: 'lm_head.weight'",
+    "KeyError: 'model.layers.3.mlp.down_proj.input_global_scale'",
+    "AttributeError: 'NoneType' object has no attribute 'shape'",
     "ValueError: Model architectures ['FooForCausalLM'] are not supported for now. Supported architectures: dict_keys",
     "OSError: meta-llama/Llama-3.1-8B is not a local folder and is not a valid model identifier",
     "huggingface_hub.errors.GatedRepoError: 401 Client Error. Cannot access gated repo",
@@ -136,7 +214,9 @@ UNKNOWN = (
     "NotImplementedError: Cannot copy out of meta tensor; no data!",
     "INFO 09-12 14:02:11 [__init__.py:588] Selected CutlassFP8ScaledMMLinearKernel for CompressedTensorsW8A8Fp8",
     "hello big world",
-    "no idea what this is",
+    *("kv_cache_dtype", "segments expandable", "weight scale", "max num seqs too high", "lm head"),
+    *("no idea what this is", "server killed by OOM"),
+    *("print the receipt of the order", "my dog hangs around", "server returns 500", "server not found", "vllm server"),
     "Ошибка: память недоступна",
     "Der Server antwortet nicht, obwohl er läuft",
     "内存不足",

@@ -9,8 +9,8 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.core.overlay import Catalogued, Overlay, Part
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.known.elsewhere import ELSEWHERE
-from vpatch.known.index import Index, KnownMatch, in_line
-from vpatch.known.lines import KnownLine, telling, words_of
+from vpatch.known.index import Index, KnownMatch, MatchKind, in_line
+from vpatch.known.lines import KnownLine, line_at, telling, words_of
 
 from tests.known.cases import KNOWN, LATER, LOCKED, UNKNOWN
 
@@ -46,6 +46,19 @@ def test_paths_numbers_addresses_and_quotes_do_not_matter() -> None:
     one = "0x7f3a12 at /usr/lib/a/cache.py:33 \"took\" 1.5 GiB, 'sm80' 9f3ab12c77d1 2x"
     assert [word.text for word in words_of(one)] == ["at", "cache", "py", "took", "gib", "sm"]
     assert telling("The answers of 12 requests are classes") == ("answer", "request", "classe")
+
+
+def test_what_is_shown_of_a_line_begins_and_ends_with_whole_words() -> None:
+    stamp = "\x1b[36m(EngineCore pid=1)\x1b[0m ERROR 11-28 22:04:11 [core.py:770] torch.AcceleratorError: "
+    short, long = f"fine\n{stamp}it died\nfine", f"{stamp}{'some words ' * 40}it died {'of them ' * 40}"
+
+    assert line_at(short, short.index("died")) == (
+        "(EngineCore pid=1) ERROR 11-28 22:04:11 [core.py:770] torch.AcceleratorError: it died"
+    )
+    begin, *words, end = line_at(long, long.index("died")).split()
+    assert (begin, end) == ("...", "...")
+    assert {*words} == {"some", "words", "it", "died", "of", "them"}
+    assert all(len(line_at(text, 500)) <= 250 for text in (long, "x" * 9000, " " * 9000, "a b" * 900))
 
 
 def test_a_line_that_ends_before_the_word_in_quotes_does_not_tell() -> None:
@@ -87,13 +100,14 @@ def test_a_line_that_is_a_part_of_a_longer_one_there_is_left_out() -> None:
     """The system's lack of memory is not the GPU's, unless the GPU's stands in another line."""
     killed, full = "Out of memory: Killed process 4242", "CUDA out of memory"
 
+    both = {name(one) for one in INDEX.find(f"{full}\n{killed}")}
     assert [name(one) for one in INDEX.find(killed)] == ["Out of memory: Killed process"]
-    assert {name(one) for one in INDEX.find(f"{full}\n{killed}")} == {"Out of memory: Killed process", full}
+    assert both == {"Out of memory: Killed process", full, "turboquant-tiles"}
     assert [name(one) for one in in_line(INDEX, killed)] == ["Out of memory: Killed process"]
 
 
 def test_the_name_of_a_feature_is_no_error_line() -> None:
-    assert all(one.symptom for one in INDEX.find("turboquant kv cache"))
+    assert all(one.kind is MatchKind.SYMPTOM for one in INDEX.find("turboquant kv cache"))
 
 
 def item(name: str, summary: str, part: Part, **about: tuple[str, ...]) -> Catalogued:
@@ -108,14 +122,15 @@ def test_two_overlays_with_one_line() -> None:
     found = Index((one, two)).find("E slot table is locked at 'rows' 0x7f")
     parts = {name: PartVerdict(name, state, "", ()) for name, state in (("p", State.APPLIED), ("q", State.PENDING))}
     verdicts = [Verdict("one", (parts["p"],)), Verdict("two", (parts["q"],))]
-    answers = answered(found, verdicts, Target(None, None, Selection(()), verbose=False))
+    target = Target(None, None, Selection(()), verbose=False)
+    answers = answered(found, verdicts, target)
 
     assert [(match.source.key, match.source.part) for match in found] == [("one", "p"), ("two", "")]
     assert [(one.name, one.state) for one in answers] == [("two", State.PENDING), ("one", State.APPLIED)]
     shown = "\n".join(line.text for line in FindReport(answers=answers, verdicts=(), tree=None).shown(None))
     assert "what it mends: Rows of drafts." in shown
     assert "what it mends: Rows of prompts." in shown
-    assert "tells them apart" in outcome(answers)
+    assert "tells them apart" in outcome(answers, target)
     assert [name(match) for match in Index((two,)).find("Worker proc VllmWorker-1 died unexpectedly")] == [
         "EngineDeadError"
     ]

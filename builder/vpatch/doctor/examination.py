@@ -60,7 +60,7 @@ def sections(subject: Subject) -> list[Section]:
         "Overlays": [overlays.states(subject)],
         "Files": [overlays.faults(subject), files.edits(subject), files.permissions(subject)],
         "Other code that changes vLLM": [other_code.plugins(subject), other_code.startup(subject)],
-        "GPU": [gpu.findings(subject)],
+        "GPU": [gpu.absence(subject), gpu.findings(subject)],
         "Since the overlays were applied": [stale.caches(subject), stale.processes(subject)],
     }
     return [

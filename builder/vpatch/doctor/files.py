@@ -13,8 +13,9 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.verdict import State
 from vpatch.doctor.subject import Finding, Level, Subject
-from vpatch.errors import Failure, Problem, cause
+from vpatch.errors import Code, Failure, Problem, failing
 from vpatch.tree import guard, record
+from vpatch.tree.bytecode import refusal
 from vpatch.tree.disk import Folders
 
 # Comments that patchers leave in the files that they rewrite.
@@ -68,7 +69,11 @@ def _edited(subject: Subject, author: str, files: list[str]) -> Finding:
         what = "files that were edited, or changed by another patcher"
     if ours and author != "vpatch":
         what += "; overlays change some of them, too" if len(ours) < len(files) else "; overlays change them, too"
-    do = "if you do not want these changes, reinstall vLLM, then " + subject.commands.again("apply")
+    # Beside an edit of what vpatch made, which is named apart, `capture` may refuse all.
+    keep = author != "vpatch" and not subject.verified.edited
+    keep = keep and not any(refusal(subject.tree.read(file) or b"", file) for file in files)
+    kept = f"to keep these changes as a patch file: {subject.commands.command('capture')}; " if keep else ""
+    do = f"{kept}if you do not want them, reinstall vLLM, then {subject.commands.again('apply')}"
     return Finding("edit", Level.WARNING, what, tuple(sorted(files, key=lambda file: (file not in ours, file))), do)
 
 
@@ -81,7 +86,9 @@ def permissions(subject: Subject) -> Iterator[Finding]:
     reasons = "; ".join(dict.fromkeys(problem.cause for problem in refusals))
     pending = any(verdict.state is State.PENDING for verdict in subject.verified.overlays)
     what = f"this user cannot change the files, so `vpatch apply` and `vpatch revert` would fail: {reasons}"
-    do = "run vpatch as the owner of these files" if pending else ""
+    instead = f"run vLLM with the overlays without a write to its files: {subject.commands.instead()}"
+    read_only = all(problem.code is Code.READ_ONLY for problem in refusals)
+    do = "" if not pending else instead if read_only else f"run vpatch as the owner of these files, or {instead}"
     level = Level.WARNING if pending else Level.NOTE
     yield Finding("permission", level, what, tuple(problem.where for problem in refusals), do)
 
@@ -102,5 +109,5 @@ def _refusals(subject: Subject) -> list[Problem]:
             try:
                 guard.check(folders, file, {})
             except OSError as error:
-                found.append(Problem("cannot write", file, cause(error)))
+                found.append(failing("cannot write", file, error))
     return list({problem.where: problem for problem in found}.values())

@@ -87,6 +87,14 @@ def _torch(subject: Subject) -> _Torch | None:
     return None
 
 
+def absence(subject: Subject) -> Iterator[Finding]:
+    """Yield that an interpreter has no torch, as after an installation without dependencies."""
+    paths = subject.python.paths if subject.python else ()
+    if paths and not any((folder / "torch").is_dir() or [*folder.glob("torch-*.dist-info")] for folder in paths):
+        do = "install vLLM with its dependencies, for a server; overlays need no torch"
+        yield Finding("torch", Level.WARNING, "this Python has no torch: vLLM does not start", do=do)
+
+
 def _for_torch(torch: _Torch, drivers: list[str]) -> Iterator[Finding]:
     where = (str(torch.file),)
     if not torch.cuda:

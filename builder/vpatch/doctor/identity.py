@@ -13,6 +13,7 @@ from vpatch.tree.interpreter import Interpreter
 from vpatch.tree.sites import editable_source
 
 _LONGEST = 200  # characters
+_NAME = "name the interpreter that runs this vLLM with --python"
 _OLDEST = ">=3.10"  # what vLLM's wheels have required since 0.18, if this one's metadata is not there to read
 
 
@@ -21,16 +22,16 @@ def findings(subject: Subject) -> Iterator[Finding]:
     yield _vllm(subject)
     if subject.unanswered:
         problem = subject.unanswered
-        do = "name a working interpreter: " + subject.commands.command("doctor", "--python", "PY")
+        do = "name a working interpreter with --python"
         what = f"the interpreter does not answer: {problem.cause}"
         yield Finding("python", Level.PROBLEM, what, (problem.where,), do)
     elif subject.python is None:
         what = "no interpreter is known for this folder: its environment is not examined"
-        yield Finding("python", Level.NOTE, what, do=subject.commands.command("doctor", "--python", "PY"))
+        yield Finding("python", Level.NOTE, what, do=_NAME)
     else:
         yield from _interpreter(subject, subject.python)
     for other in subject.located.others:
-        do = f"if you mean that one: {shell('vpatch', 'doctor', '--python', other.python)}"
+        do = f"if you mean that one: {shell('vpatch', 'doctor', '--python', other.shown)}"
         yield Finding("other-vllm", Level.NOTE, f"{other.name} has another vLLM", (str(other.folder),), do)
 
 
@@ -64,7 +65,7 @@ def _interpreter(subject: Subject, python: Interpreter) -> Iterator[Finding]:
         required = SpecifierSet(_OLDEST)
     if not python.version:
         what = "the files of this environment do not show its Python's version, and vpatch did not run it"
-        yield Finding("python", Level.NOTE, what, where, subject.commands.command("doctor", "--python", "PY"))
+        yield Finding("python", Level.NOTE, what, where, _NAME)
     elif required.contains(python.version, prereleases=True):
         yield Finding("python", Level.OK, f"Python {python.version}", where)
     else:

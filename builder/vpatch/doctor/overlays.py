@@ -11,6 +11,7 @@ from vpatch.errors import Code, Problem, shell
 
 _NAMES = {
     **dict.fromkeys((Code.RECORD_UNTRUE, Code.RECORD_UNLISTED, Code.FILE_MISSING, Code.NO_RECORD), "record"),
+    Code.EDITED: "edited",
     Code.STALE_BYTECODE: "bytecode",
     Code.NO_PYTHON: "syntax",
     **dict.fromkeys((Code.UNKNOWN_MARK, Code.UNKNOWN_OVERLAY), "mark"),
@@ -27,19 +28,24 @@ _WORDS = {
 
 def states(subject: Subject) -> Iterator[Finding]:
     """Yield each overlay that does not fit or is half applied, then the others by state."""
-    rest: dict[State, list[str]] = {}
+    rest, edited = dict[State, list[str]](), dict[Problem, list[str]]()
     for verdict in subject.verified.overlays:
-        if verdict.state in MISFITS:
+        if verdict.state in MISFITS and verdict.problems:
             first = verdict.problems[0]
-            where = f"{first.where} ({first.scope})" if first.scope else first.where
+            if first.code is Code.EDITED:
+                edited.setdefault(first, []).append(verdict.id)
+                continue
             what = f"{verdict.id} does not fit this vLLM: {first.cause.splitlines()[0]}"
             do = subject.commands.command("status", "-v", "--overlay", verdict.id)
-            yield Finding("overlay", Level.PROBLEM, what, (where,), do)
+            yield Finding("overlay", Level.PROBLEM, what, (_place(first),), do)
         elif verdict.id in subject.marked and verdict.state is not State.APPLIED:
             what = f"{verdict.id} is half applied: {verdict.because}"
             yield Finding("overlay", Level.PROBLEM, what, subject.marked[verdict.id], subject.commands.again("apply"))
         else:
             rest.setdefault(verdict.state, []).append(verdict.id)
+    for one, names in edited.items():  # a module that does not compile is one problem for all overlays in it
+        what = f"edited after vpatch, in code of {', '.join(names)}: {one.cause.splitlines()[0]}"
+        yield Finding("overlay", Level.PROBLEM, what, (_place(one),), one.hint)
     commands, pending = subject.commands, rest.get(State.PENDING)
     if pending:
         chosen = [word for name in pending for word in ("--overlay", name)]
@@ -50,6 +56,10 @@ def states(subject: Subject) -> Iterator[Finding]:
         yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
     if unneeded := [name for state in (State.MERGED, State.NOT_APPLICABLE) for name in rest.get(state, ())]:
         yield Finding("overlay", Level.OK, f"nothing to change in this vLLM: {', '.join(unneeded)}")
+
+
+def _place(problem: Problem) -> str:
+    return f"{problem.where} ({problem.scope})" if problem.scope else problem.where
 
 
 def unapplied(subject: Subject) -> list[Catalogued]:
@@ -66,7 +76,8 @@ def faults(subject: Subject) -> Iterator[Finding]:
     found = [one for one in subject.verified.problems if one not in known and one.code not in states]
     for problem in found:
         if name := _NAMES.get(problem.code):
-            what = _WORDS.get(problem.code, f"{problem.what}: {problem.reason}")
+            reason = problem.cause if problem.code is Code.EDITED else problem.reason
+            what = _WORDS.get(problem.code, f"{problem.what}: {reason}")
             yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
         else:
             yield unreadable(problem)
@@ -80,11 +91,10 @@ def faults(subject: Subject) -> Iterator[Finding]:
 def _cure(subject: Subject, problem: Problem) -> str:
     """Return what makes a problem go away: `apply` heals RECORD and bytecode, but only if every overlay fits."""
     again = subject.commands.again("apply")
-    kept, where = subject.kept, problem.where
-    edited = where in kept.paths and kept.is_edited(where, subject.tree.read(where))
+    where = problem.where
     match problem.code:
-        case Code.RECORD_UNTRUE if subject.fits and edited:
-            return f"it was edited after vpatch: undo the edit, or keep it by {again}"
+        case Code.EDITED | Code.RECORD_UNTRUE | Code.FILE_MISSING if problem.hint:
+            return problem.hint
         case Code.RECORD_UNTRUE | Code.RECORD_UNLISTED | Code.FILE_MISSING | Code.STALE_BYTECODE if subject.fits:
             return f"remove it: {shell('rm', subject.tree.root / where)}" if subject.is_checkout else again
         case Code.UNKNOWN_MARK:

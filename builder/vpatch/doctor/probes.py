@@ -78,7 +78,7 @@ def probe(subject: Subject, watch: Callable[[str], object]) -> tuple[list[Probed
         Probed(verdict, overlay, {probe.name: next(endings) for probe in own})
         for (verdict, overlay), own in zip(chosen, probes, strict=True)
     ]
-    return results, [*(_finding(subject, one) for one in results if one.endings), *_rest(results, skipped)]
+    return results, [*_findings(subject, results), *_rest(results, skipped)]
 
 
 def _hindrance(subject: Subject) -> Finding | None:
@@ -87,14 +87,27 @@ def _hindrance(subject: Subject) -> Finding | None:
     if python and python.root == root and not refusal:
         return None
     what = "no probe was run: no interpreter is known that imports this vLLM"
-    do = subject.commands.command("doctor", "--run", "--python", "PY")
-    if python and refusal:
-        what = f"no probe was run: vpatch does not run {python.python}: {refusal}"
-        do = f"if you trust this environment: {shell('vpatch', 'doctor', '--run', '--python', python.python, root)}"
+    do = "name the interpreter that runs this vLLM with --python"
+    if refusal and (environment := subject.located.environment):
+        what = f"no probe was run: vpatch does not run {environment.shown}: {refusal}"
+        do = f"if you trust this environment: {shell('vpatch', 'doctor', '--run', '--python', environment.shown, root)}"
     elif python:
         command = shell("env", f"PYTHONPATH={root}", "vpatch", "doctor", "--run", "--python", python.python, root)
         do = f"if these sources belong to no environment, use the packages of that one: {command}"
     return Finding("probe", Level.WARNING, what, (str(root),), do)
+
+
+def _findings(subject: Subject, results: Sequence[Probed]) -> Iterator[Finding]:
+    """Yield a finding for each overlay, and one for all whose probes could not be run for the same reason."""
+    unknown: dict[str, list[str]] = {}
+    for one in results:
+        oks = {end.ok: end.because for end in one.endings.values()}
+        if None in oks and False not in oks:
+            unknown.setdefault(oks[None], []).append(one.verdict.id)
+        elif oks:
+            yield _finding(subject, one)
+    for because, names in unknown.items():
+        yield Finding("probe", Level.NOTE, f"could not be run: {because}: {', '.join(names)}")
 
 
 def _finding(subject: Subject, one: Probed) -> Finding:
@@ -104,8 +117,6 @@ def _finding(subject: Subject, one: Probed) -> Finding:
             return _defect(subject, one, failed.because)
         what = f"{name}: its probe does not tell whether the defect is in this vLLM: {failed.because}"
         return Finding("probe", Level.WARNING, what, do="check that vLLM itself starts; if it does, report a bug")
-    if unknown := next((end for end in ends if end.ok is None), None):
-        return Finding("probe", Level.NOTE, f"{name} could not be run: {unknown.because}")
     but = ", though it is not applied" if state is State.PENDING else ""
     return Finding("probe", Level.OK, f"{name} runs right here{but}: {one.overlay.summary.rstrip('.')}")
 
@@ -129,7 +140,7 @@ def _rest(results: Sequence[Probed], skipped: Sequence[str]) -> Iterator[Finding
     if without := [one.verdict.id for one in results if not one.overlay.probes]:
         yield Finding("probe", Level.NOTE, f"no probe says whether these work: {', '.join(without)}")
     if on_gpus := [probe.name for one in results for probe in one.overlay.probes if probe.gpu]:
-        do = "`vpatch test IMAGE --gpus` runs those of an image"
+        do = "`vpatch test` with --gpus runs those of an image"
         yield Finding("gpu-probe", Level.NOTE, f"left out, since they need a GPU: {', '.join(on_gpus)}", do=do)
 
 
@@ -145,6 +156,7 @@ def run(python: Path, scripts: Sequence[str], done: Callable[[int], object], lim
     Raises:
         Failure: there is no place for temporary files, or the interpreter cannot be started.
     """
+    there = python.absolute()  # a script runs in another folder, where a path of the user's leads to nothing
     with (
         naming("cannot run a probe", str(python)),
         TemporaryDirectory(prefix="vpatch-") as top,
@@ -153,7 +165,7 @@ def run(python: Path, scripts: Sequence[str], done: Callable[[int], object], lim
     ):
         try:
             jobs = [
-                pool.submit(_one, processes, python, script, Path(top, str(number)), limit_s)
+                pool.submit(_one, processes, there, script, Path(top, str(number)), limit_s)
                 for number, script in enumerate(scripts)
             ]
             for number, job in enumerate(as_completed(jobs), 1):

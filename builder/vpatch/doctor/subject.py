@@ -71,6 +71,10 @@ class Commands(Protocol):
         """Return the command with these arguments."""
         ...
 
+    def instead(self) -> str:
+        """Return the command that runs vLLM with the user's selection, and writes nothing to its files."""
+        ...
+
     def again(self, name: str, *arguments: str) -> str:
         """Return the command with the user's selection of overlays."""
         ...

@@ -1,4 +1,4 @@
-"""Lines of logs whose cause is not a defect that one overlay mends: what they mean, what to do, where to read on."""
+"""Lines of logs that do not name the defect of one overlay: what they mean, what to do, where to read on."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Elsewhere:
         seen: the same in a user's words.
         named: whether the lines name the code that fails: an overlay that states one mends it. Else an overlay that
             states just one of the lines does not get it: it has other causes, too.
+        shared: whether overlays mend some of the causes: one that states a line is named for each of them, under the
+            condition that its symptom has.
     """
 
     lines: tuple[str, ...]
@@ -33,6 +35,7 @@ class Elsewhere:
     link: str
     seen: tuple[str, ...] = ()
     named: bool = False
+    shared: bool = False
 
     @cached_property
     def known(self) -> tuple[KnownLine, ...]:
@@ -42,7 +45,7 @@ class Elsewhere:
 
 ELSEWHERE = (
     Elsewhere(
-        ("Out of memory: Killed process", "Memory cgroup out of memory"),
+        ("Out of memory: Killed process", "Memory cgroup out of memory", "OOMKilled"),
         "The system killed a process for want of RAM, not of the GPU's memory: give the machine or the container more,"
         " or let fewer processes load weights at once.",
         _MEMORY,
@@ -58,6 +61,7 @@ ELSEWHERE = (
         "The GPU has less free memory than vLLM asked for: `vpatch plan` shows what fits. Close other programs on the"
         " card, or lower `--gpu-memory-utilization`, `--max-num-seqs` or `--max-num-batched-tokens`.",
         _MEMORY,
+        shared=True,
     ),
     Elsewhere(
         ("No available memory for the cache blocks",),
@@ -68,6 +72,13 @@ ELSEWHERE = (
     Elsewhere(
         ("KV cache is needed, which is larger than the available KV cache memory",),
         "One request of `--max-model-len` does not fit: lower it, or quantize the KV cache. `vpatch plan` shows both.",
+        "plan.md",
+    ),
+    Elsewhere(
+        ("max_num_seqs (...) exceeds available Mamba cache blocks",),
+        "A hybrid model keeps a block of states for each of `--max-num-seqs` requests that decode, and the KV cache has"
+        " fewer blocks: start with a `--max-num-seqs` of at most the number of blocks in the line. `vpatch plan` shows"
+        " how many requests fit.",
         "plan.md",
     ),
     Elsewhere(
@@ -98,6 +109,7 @@ ELSEWHERE = (
         "A kernel read or wrote outside of its memory. Run once with `CUDA_LAUNCH_BLOCKING=1` to see which. On a"
         " hybrid model with speculation, `vpatch doctor --run` shows the known defects.",
         _SPECULATION,
+        shared=True,
     ),
     Elsewhere(
         ("unspecified launch failure", "cudaErrorLaunchFailure"),
@@ -110,13 +122,14 @@ ELSEWHERE = (
         "A kernel found an index out of range. The line `Assertion ... failed` above it says which; run once with"
         " `CUDA_LAUNCH_BLOCKING=1` for the right traceback.",
         _DEBUG,
+        shared=True,
     ),
     Elsewhere(
         ("num_output_placeholders",),
         "Up to vLLM 0.24.0, a request that a step left out comes back with placeholders for drafts, and the embedding"
         " dies of them. Leave room for every request, or upgrade to 0.25.0.",
         _SPECULATION,
-        named=True,
+        shared=True,
     ),
     Elsewhere(
         ("NVRM: Xid", "Xid"),
@@ -126,10 +139,15 @@ ELSEWHERE = (
         ("The kernel's log has NVRM: Xid 13 or Xid 31.",),
     ),
     Elsewhere(
-        ("operation not permitted when stream is capturing", "cudaErrorStreamCaptureUnsupported"),
-        "Something waited or allocated while vLLM captured a CUDA graph. `--enforce-eager` starts without graphs. With"
-        " TurboQuant and speculation on vLLM 0.20, `vpatch show turboquant-mtp`.",
+        (
+            "operation not permitted when stream is capturing",
+            "cudaErrorStreamCaptureUnsupported",
+            "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+        ),
+        "Something waited, copied or allocated while vLLM captured a CUDA graph. `--enforce-eager` starts without"
+        " graphs.",
         _DEBUG,
+        shared=True,
     ),
     Elsewhere(
         ("NCCL error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "unhandled cuda error, NCCL"),
@@ -172,6 +190,20 @@ ELSEWHERE = (
         _DEBUG,
     ),
     Elsewhere(
+        (
+            # Without the colon, the class of the error counts: 'lm_head.weight' is another one.
+            "KeyError 'weight'",
+            "KeyError 'input_global_scale'",
+            "'NoneType' object has no attribute 'size'",
+            "object has no attribute 'workspace'",
+        ),
+        "This has many causes. If it is the last line of a start whose log has `Directly load AOT compilation`, that"
+        " model was compiled for other layers: remove `~/.cache/vllm/torch_compile_cache`, or start with"
+        " `VLLM_DISABLE_COMPILE_CACHE=1`. The overlay `compile-cache-key` has vLLM compile again instead.",
+        "doctor.md",
+        shared=True,
+    ),
+    Elsewhere(
         ("Failed to advance FSM",),
         "vLLM 0.27 to 0.29 print this with structured output and speculation; by itself it is noise in the log.",
         _SPECULATION,
@@ -179,10 +211,9 @@ ELSEWHERE = (
     ),
     Elsewhere(
         ("DeepGemmFp8BlockScaledMMKernel",),
-        "vLLM chose DeepGEMM for a block-FP8 layer. If it fails on an RTX 50 or PRO 6000, see `vpatch show"
-        " sm12x-deepgemm`; `VLLM_USE_DEEP_GEMM=0` does without it.",
+        "vLLM chose DeepGEMM for a block-FP8 layer. `VLLM_USE_DEEP_GEMM=0` does without it.",
         _SPECULATION,
-        named=True,
+        shared=True,
     ),
     Elsewhere(
         ("_copy_mamba_state_block",),
@@ -192,12 +223,15 @@ ELSEWHERE = (
     ),
     Elsewhere(
         (),
-        "On a hybrid model with speculation, this has several known causes: `vpatch doctor --run` shows which of them"
-        " your vLLM has. `VLLM_USE_V2_MODEL_RUNNER` and prefix caching decide, too.",
+        "On a hybrid model with speculation or prefix caching, this has several known causes, and often more than one"
+        " at once: `vpatch doctor --run` shows which of them your vLLM has, and `vpatch plan` which overlays a"
+        " deployment needs.",
         _SPECULATION,
         (
             "Answers are garbage, as in !!!! to the end.",
             "The acceptance rate falls: drafts find no acceptance any longer.",
+            "With MTP, speculative decoding or prefix caching on a hybrid model (Qwen3.5, Qwen3.6), answers or tokens"
+            " are wrong, garbled, repeat or loop.",
         ),
     ),
     Elsewhere(

@@ -10,17 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-# A word, or what is passed over: codes of a terminal, and the folders of a path. Each repeat begins where no other may.
-_PIECE = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]|(?<![\w.~/-])(?:[\w.~-]*+/)++|(?P<word>\w++|!{4})")
+# A word, or what is passed over: codes of a terminal, HTML's `&lt;`, the folders of a path. Each repeat begins where no
+# other may.
+_PIECE = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]|&[a-z]{2,4};|(?<![\w.~/-])(?:[\w.~-]*+/)++|(?P<word>\w++|!{4})")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _HEX = re.compile(r"(?=[a-f]{0,8}[0-9])[0-9a-f]{8,}\Z")
 MESSAGE = re.compile(r"\A\w+(?:Error|Exception): ")
 """How a whole message begins: the class of its error."""
 _QUOTED = re.compile(r"(?<!\w)'([^']++)'(?!\w)|\"([^\"]++)\"")
 _VARIES = "..."
+_WINDOW = 2000  # characters of a line, on each side of a place, that may be shown
 _FARTHEST = 40  # words that stand for one `...`
 _GAP = 12  # words for one `...` at the end of a text that was cut off
-_FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed", "memory", "unknown"})  # in any log
+FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed", "memory", "unknown"})
+"""Words that any log has."""
 _SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
 _CUT_WORDS = 4  # of a known line, at the least, that a cut line has
 
@@ -57,19 +60,28 @@ def _words(text: str) -> Iterator[Word]:
 
 
 def line_at(text: str, at: int, most: int = 240) -> str:
-    """Return the line of a text around a position without codes of a terminal, or a piece of a long one."""
+    """Return the line of a text around a position without codes of a terminal; of a long one, a piece of whole words.
+
+    `...` stands for what is left out.
+    """
     start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-    start = max(start, at - most // 4)
-    return _ESCAPE.sub("", text[start : len(text) if end < 0 else end]).strip()[:most]
+    before, after = text[max(start, at - _WINDOW) : at], text[at : at + _WINDOW if end < 0 else min(end, at + _WINDOW)]
+    before, after = _ESCAPE.sub("", before).lstrip(), _ESCAPE.sub("", after).rstrip()
+    if len(before) + len(after) > most and len(before) > most // 4:
+        before = f"... {before[-most // 4 :].partition(' ')[2]}"
+    if len(before) + len(after) > most:
+        after = f"{after[: most - len(before)].rpartition(' ')[0] or after[:most]} ..."
+    return before + after
 
 
 def telling(text: str) -> tuple[str, ...]:
     """Return the words of a text that say what it is about, each once, without the ending of a plural."""
     words = [word.text for word in words_of(text)]
-    return tuple(dict.fromkeys(_singular(word) for word in words if word not in _COMMON))
+    return tuple(dict.fromkeys(singular(word) for word in words if word not in _COMMON))
 
 
-def _singular(word: str) -> str:
+def singular(word: str) -> str:
+    """Return a word without the ending of a plural."""
     return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
 
 
@@ -122,7 +134,7 @@ class KnownLine:
     def pieces(self) -> tuple[bytes, ...]:
         """Its pieces without digits, the rarest in a log first: one without any of them, in lower case, has it not."""
         text = re.sub(r"\.\.\.|[^A-Za-z_]+", " ", MESSAGE.sub("", self.text)).lower()
-        found = sorted(dict.fromkeys(text.split()), key=lambda piece: (piece in _FREQUENT, -len(piece)))
+        found = sorted(dict.fromkeys(text.split()), key=lambda piece: (piece in FREQUENT, -len(piece)))
         return tuple(piece.encode() for piece in found)
 
     def whole(self, words: Sequence[Word]) -> Hit | None:

@@ -6,10 +6,11 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from vpatch.known.index import Index, KnownMatch, in_line
+from vpatch.errors import shell
+from vpatch.known.index import Index, KnownMatch, in_line, signs_in
 
 MOST = 16 << 20  # bytes: what is read in a second
 _BLOCK = 1 << 20
@@ -36,6 +37,12 @@ class Tail:
         return b"".join(self.blocks).decode("utf-8", "replace")
 
 
+def silent() -> str:
+    """Return what to do where no error line is known: wrong answers and hangs leave none."""
+    found, asked = shell("vpatch", "find", "answers", "are", "garbage"), shell("vpatch", "plan", "--help")
+    return f"describe what you see, as by {found}; {asked} shows how to ask what your server's command needs"
+
+
 def tail(stream: BinaryIO, most: int = MOST) -> Tail:
     """Read the end of a stream: of a file by going there, of a pipe by keeping the last bytes.
 
@@ -58,21 +65,29 @@ def tail(stream: BinaryIO, most: int = MOST) -> Tail:
 
 def known_in(index: Index, found: Tail) -> list[KnownMatch]:
     """Return what the end of a log has: for each overlay and each other cause, the first line that has a known one."""
-    matches: dict[object, tuple[int, KnownMatch]] = {}
+    matches: dict[object, KnownMatch] = {}
+    signs: set[str] = set()
     looked: set[bytes] = set()
     for place, line in _candidates(index, found.blocks):
         form = line.translate(None, b"0123456789")  # numbers do not matter, and most lines differ by nothing else
         if form not in looked:
             looked.add(form)
-            for match in in_line(index, line.decode("utf-8", "replace")):
-                first = matches.setdefault(match.source.key, (place, match))
-                matches[match.source.key] = min(first, (place, match), key=lambda one: one[0])
-    return [match for _, match in sorted(matches.values(), key=lambda one: one[0])]
+            text = line.decode("utf-8", "replace")
+            signs |= signs_in(index, text)
+            for match in (replace(one, row=place) for one in in_line(index, text)):
+                first = matches.setdefault(match.source.key, match)
+                matches[match.source.key] = min(first, match, key=_row)
+    return index.with_possible(sorted(matches.values(), key=_row), signs)
+
+
+def _row(match: KnownMatch) -> int:
+    return match.row
 
 
 def _candidates(index: Index, blocks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the place of each line of the log that has all pieces of a known one, and that line."""
-    known = dict.fromkeys(line.pieces for line, _ in index.lines if line.pieces)
+    """Yield the place of each line of the log that has all pieces of a known one or of a sign, and that line."""
+    lines = (*(line for line, _ in index.lines), *index.signs)
+    known = dict.fromkeys(line.pieces for line in lines if line.pieces)
     before, begun = b"", 0
     for block in blocks:
         # A line may begin in the block before.
