@@ -13,7 +13,7 @@ from vpatch.plan.cautions import cautions
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import types_of
 from vpatch.plan.fit import advise, fit
-from vpatch.plan.verdict import plan
+from vpatch.plan.verdict import PlanVerdict, plan
 
 from tests.plan.configs import named
 from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid, traits
@@ -91,16 +91,92 @@ def test_releases_with_a_caution(name: str, options: dict[str, Any], releases: t
         ("between-releases", {"vllm": "0.20.3.dev7"}, "this build is planned as 0.20.2, the release before it"),
         ("desktop", {"desktop": True, "gpu_memory_utilization": 0.92}, "watch it"),
         ("desktop", {"desktop": True, "gpu_memory_utilization": 0.95}, "may not even start"),
-        ("uncounted", {"desktop": True, "kv_cache_memory_bytes": 6 * GIB}, "; lower --kv-cache-memory-bytes"),
+        ("uncounted", {"desktop": True, "kv_cache_memory_bytes": 6 * GIB}, "; give --kv-cache-memory-bytes "),
+        (
+            "uncounted",
+            {"desktop": True, "kv_cache_memory_bytes": 6 * GIB},
+            " GiB too small beside 3 GiB for the desktop, ",
+        ),
         ("cudagraph-estimate", {"vllm": "0.27.0", "enable_prefix_caching": True}, "smaller --max-num-batched-tokens"),
         # With prefix caching, up to 0.26, a batch holds a block.
-        ("cudagraph-estimate", {"vllm": "0.26.0", "enable_prefix_caching": True}, "tokens (at least 1,072, the tokens"),
+        (
+            "cudagraph-estimate",
+            {"vllm": "0.26.0", "enable_prefix_caching": True},
+            "-batched-tokens, down to 1072",
+        ),
         ("cudagraph-estimate", {"vllm": "0.26.0"}, "on hybrid models, vLLM 0.26 to 0.28 sets too much memory aside"),
-        ("block-size", {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048}, "a block is 4,096 tokens"),
     ],
 )
 def test_what_a_caution_says(name: str, options: dict[str, Any], words: str) -> None:
     assert words in warned(hybrid(), **options)[name]
+
+
+def test_a_desktop_is_told_one_share() -> None:
+    """The smaller one, if a long prompt needs memory as well."""
+    found = warned(DENSE_HYBRID, **LONG, desktop=True, gpu_memory_utilization=0.95)
+
+    assert {name for name, because in found.items() if "--gpu-memory-utilization" in because} == {"uncounted"}
+    assert "--gpu-memory-utilization" in warned(hybrid(), desktop=True, gpu_memory_utilization=0.95)["desktop"]
+
+
+AVOIDED: list[Any] = [
+    ("turboquant-speculation", {"kv_cache_dtype": FOUR_BITS, "speculative_tokens": 2}, ["turboquant-mtp"]),
+    ("hybrid-speculation", BOTH, ["hybrid-mtp-counts", "hybrid-mtp-prefix"]),
+    (
+        "starved-prompts",
+        BOTH | {"vllm": "0.26.0", "max_num_batched_tokens": 1060, "max_num_seqs": 64},
+        ["hybrid-align-progress"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "overlays"), AVOIDED)
+def test_no_caution_where_the_command_avoids_it(name: str, options: dict[str, Any], overlays: list[str]) -> None:
+    found = fit(hybrid(), deployment(**options))
+    planned = plan(hybrid(), deployment(**options), discover())
+
+    assert set(overlays) <= set(planned.overlays)
+    assert name in {one.name for one in cautions(found, overlays[1:])}
+    assert name not in {one.name for one in cautions(planned.fit, planned.overlays)}
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (hybrid(gib=24.0), {"gpu_memory_utilization": 0.9}),
+        (hybrid(gib=25.0), {"gpu_memory_utilization": 0.93}),
+        (hybrid(), {"max_model_len": 229_376, "gpu_memory_utilization": 0.92}),
+    ],
+)
+def test_every_value_that_tight_has_fits_for_sure(model: Model, options: dict[str, Any]) -> None:
+    asked = deployment(**options)
+    ways = warned(model, **options)["tight"].partition("it fits with ")[2].split(" or ")
+
+    assert len(ways) >= 1
+    for option, value in map(str.split, ways):
+        field = option.removeprefix("--").replace("-", "_")
+        changed = replace(asked, **{field: type(getattr(asked, field))(value)})
+        assert plan(model, changed, discover()).verdict is PlanVerdict.FITS, option
+
+
+@pytest.mark.parametrize("options", [{"kv_cache_memory_bytes": 6 * GIB}, {"gpu_memory_utilization": 0.95}])
+def test_what_is_given_for_uncounted_memory_leaves_room(options: dict[str, Any]) -> None:
+    model, long = (DENSE_HYBRID, LONG) if "gpu_memory_utilization" in options else (hybrid(), {"desktop": True})
+    because = warned(model, **long | options)["uncounted"]
+    option, value = because.partition("; give ")[2].rpartition(", or ")[2].removesuffix(" at most").split()
+    field = option.removeprefix("--").replace("-", "_")
+    kind = type(options[field])
+
+    assert "uncounted" not in warned(model, **long | {field: kind(value)})
+    assert "uncounted" in warned(model, **long | {field: kind(value) + (1 << 21 if kind is int else 0.011)})
+
+
+def test_the_overlay_that_counts_memory_is_given_where_that_is_enough() -> None:
+    preset = {"kv_cache_dtype": FOUR_BITS, "max_model_len": 262_144, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+    options: dict[str, Any] = {**preset, "gpu_memory_utilization": 0.95}
+
+    assert "; give --with turboquant-tiles, or --gpu-memory-utilization 0.8" in warned(hybrid(), **options)["uncounted"]
+    assert "uncounted" not in warned(hybrid(), **options, tiles=True)
 
 
 def test_uncounted_memory() -> None:
@@ -129,7 +205,7 @@ NO_DRAFTS, LEFT_OUT = (
         (hybrid(), {"speculative_tokens": 2}, "", ""),
         (LING, {"speculative_tokens": 1}, "--speculative 1", LEFT_OUT),
         # A block that no batch holds is refused with prefix caching, up to 0.26.
-        (hybrid(), ONE_BLOCK, "--max-num-batched-tokens 2048", "a block, which is 4,096 tokens: 4,112"),
+        (hybrid(), ONE_BLOCK, "--max-num-batched-tokens 2048", "tokens; give --max-num-batched-tokens 4112,"),
         (hybrid(), SHORT, "", ""),
         (hybrid(), ONE_BLOCK | {"vllm": "0.27.0"}, "", ""),
         # A process takes memory before vLLM asks whether its share is free.
@@ -141,7 +217,7 @@ def test_what_is_refused(model: Model, options: dict[str, Any], what: str, cause
 
     assert bool(problems) is bool(cause)
     assert not problems or what in str(problems[0])
-    assert not problems or cause in problems[0].cause
+    assert not problems or cause in problems[0].reason
 
 
 def test_a_share_that_is_not_free_is_not_advised() -> None:
@@ -159,7 +235,7 @@ def test_graphs_want_a_block_for_each_request() -> None:
 
     assert blocks < 256
     assert (problem.what, problem.where) == ("vLLM refuses to start", "--max-num-seqs 256")
-    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.cause
+    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.reason
     assert found.advice.max_num_seqs == blocks
     assert fit(hybrid(), replace(found.deployment, max_num_seqs=blocks)).fits
     assert fit(hybrid(), deployment(**many, enforce_eager=True)).fits

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click import Context
+from vpatch.cli.plan import plan_command
+from vpatch.cli.plan_types import complete_gpu
 from vpatch.plan import GIB
-from vpatch.plan.defaults import presets
+from vpatch.plan.defaults import GPUS, gpu, presets
+from vpatch.plan.deployment import NEWEST
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.tiers import deep
@@ -61,12 +65,9 @@ def test_json(vpatch: Program) -> None:
     assert ran.json["vllm"] == "0.20.2"
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help")])
-def test_the_examples_of_the_help_succeed(
-    vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+def test_the_examples_of_the_help_succeed(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = re.findall(r"^ +vpatch (plan .*)$", vpatch(*arguments).out, re.MULTILINE)
+    found = re.findall(r"^ +vpatch (plan .*)$", vpatch("plan", "--help").out, re.MULTILINE)
 
     assert found
     assert {example: vpatch(*shlex.split(example)).code for example in found} == dict.fromkeys(found, 0)
@@ -93,8 +94,11 @@ def test_lines_in_a_pipe(vpatch: Program) -> None:
     # A recommended overlay is advised, and not applied: it is the user's choice.
     assert row.startswith("overlay: turboquant-decode: recommended: opt-in: 1 to 32 requests ")
     opt_in = "adds an opt-in overlay that is recommended for this deployment"
-    assert f"advice: `vpatch apply --with turboquant-decode` {opt_in}" in rest
+    assert f"advice: `--with turboquant-decode` {opt_in}; this plan and its commands are without it" in rest
     assert "turboquant-decode" not in ran.out.partition("# apply")[2]
+    options = ("--vllm=0.20.2", "--kv-cache-dtype=turboquant_4bit_nc", "--max-num-seqs=16")
+    long = vpatch("plan", NAME, *options)
+    assert "`--with turboquant-decode --with turboquant-tiles` add opt-in overlays that are recommended" in long.out
 
 
 def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
@@ -103,6 +107,20 @@ def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
     assert ran.code == 0
     assert ran.err.startswith("caution: fp8-kv-quality: FP8 KV cache on Qwen3.5's hybrids: ")
     assert "fp8-kv-quality" not in ran.out
+
+
+def test_help_has_no_technical_bounds(vpatch: Program) -> None:
+    text = vpatch("plan", "--help").out
+
+    assert "Usage: vpatch plan [OPTIONS] [MODEL | -- COMMAND]" in text
+    assert "<=x" not in text
+
+
+def test_every_gpu_is_completed_to_a_name_that_is_read() -> None:
+    names = complete_gpu(Context(plan_command), plan_command.params[0], "")
+
+    assert sorted(gpu(name).name for name in names) == sorted(one.name for one in GPUS)
+    assert [name for name in names if " " in name] == []
 
 
 def test_presets_are_listed(vpatch: Program) -> None:
@@ -120,6 +138,8 @@ def test_every_preset_is_planned(vpatch: Program, one: Any) -> None:
     assert ran.json["fits"] is (ran.code == 0)
     assert ran.json["kv_cache"]["blocks"] >= ran.json["kv_cache"]["groups"]
     assert ran.json["fits"], ran.err
+    # Of `--max-model-len auto`, vLLM takes the longest that fits, whatever it is.
+    assert ran.json["verdict"] == "fits" or one.options.get("longest")
 
 
 def test_options_of_vllm_serve_are_in_its_command(vpatch: Program) -> None:
@@ -147,8 +167,17 @@ def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "give --model or --preset"),
-        (("--model", NAME, "--preset", PRESET), 2, "give --model or --preset"),
+        ((), 2, "give MODEL or --preset"),
+        (("--model", NAME, "--preset", PRESET), 2, "give MODEL or --preset"),
+        ((NAME, "--model", "another"), 2, f"MODEL is {NAME} and --model is another: give one"),
+        ((NAME, "another"), 2, f"no vllm serve: {NAME} another: plan reads `vllm serve MODEL ...`"),
+        (("--", "vllm", "server", NAME), 2, f"; did you mean `vpatch plan -- vllm serve {NAME}`?"),
+        ((f"vllm server {NAME} --seed 7",), 2, f"; did you mean `vpatch plan -- vllm serve {NAME} --seed 7`?"),
+        (("--preset", PRESET, "--", "vllm", "serve", NAME), 2, "leave out --preset and --log"),
+        (("--", "vllm", "serve", "--port", "9000"), 2, "no model: vllm serve --port 9000: the command names none"),
+        (("--", "vllm", "serve", NAME, "--max-num-seqs", "x"), 2, "for '--max-num-seqs': 'x' is not a valid number"),
+        (("--", "vllm", "serve", NAME, "--max-num-seqs"), 2, "for '--max-num-seqs': '' is not a valid number"),
+        ((NAME, "--with", "turboquant-tile"), 2, "no such overlay: turboquant-tile: did you mean turboquant-tiles"),
         (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range 1<="),
         (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range 1<="),
         (("--model", NAME, "--max-model-len", "long"), 2, "is not a valid"),
@@ -161,8 +190,8 @@ def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
         (("--model", NAME, "--max-num-seqs", "1" + "0" * 400), 2, "is not in the range"),
         (("--model", NAME, "--vllm", "latest"), 2, "'latest' is not a version of vLLM"),
         (("--model", NAME, "--vllm", "0.99.0"), 2, "unknown release: vLLM 0.99.0"),
-        (("--model", NAME, "--kv-cache-dtype", "int3"), 1, "no such KV cache: int3 on vLLM 0.33.0: plan knows auto, "),
-        (("--model", NAME, "--kv-cache-dtype", "turboquant_4bit"), 1, ": did you mean turboquant_4bit_nc? plan knows "),
+        (("--model", NAME, "--kv-cache-dtype", "int3"), 2, "no such KV cache: int3 on vLLM 0.33.0: plan knows auto, "),
+        (("--model", NAME, "--kv-cache-dtype", "turboquant_4bit"), 2, ": did you mean turboquant_4bit_nc? plan knows "),
         (("--model", NAME, "--gpu", "Voodoo 2"), 2, "no such GPU: Voodoo 2"),
         (("--model", NAME, "--revision", "nope"), 2, "no such revision"),
         (("--model", "nobody/nothing"), 2, "no such model: nobody/nothing"),
@@ -173,6 +202,13 @@ def test_wrong_options(vpatch: Program, arguments: tuple[str, ...], code: int, m
 
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
+
+
+def test_a_release_that_nobody_named_is_told(vpatch: Program) -> None:
+    note = f"note: no vLLM of a known version is installed here: the plan is for {NEWEST}, unless you give --vllm"
+
+    for words, told in (((NAME,), True), ((NAME, "--vllm", "0.20.2"), False), (("--preset", PRESET), False)):
+        assert (note in vpatch("plan", *words).err.splitlines()) == told
 
 
 def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:

@@ -17,6 +17,7 @@ from vpatch.installation import how_to_add
 from vpatch.plan.commands import compose, docker
 from vpatch.plan.defaults import presets
 
+from tests.conftest import Program
 from tests.loopback import listening
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 from tests.tiers import deep
@@ -34,7 +35,7 @@ HARD = (
 
 
 def read(text: str, version: str = "1.2") -> Any:
-    """Read a compose file as compose does: YAML first, then variables in every string, of which there must be none."""
+    """Read a compose file as compose does: YAML first, then variables in every string, which may be `HOME` only."""
     yaml = YAML(typ="safe", pure=True)
     yaml.version = version
     return _interpolated(yaml.load(text))
@@ -47,7 +48,9 @@ def _interpolated(value: Any) -> Any:
         case list():
             return [_interpolated(item) for item in value]
         case str():
+            value, known = re.subn(r"^\$\{HOME\}", str(Path.home()).replace("$", "$$"), value)
             assert "$" not in value.replace("$$", ""), "a variable"
+            assert known <= 1
             return re.sub(r"\$\$", "$", value)
     return value
 
@@ -111,6 +114,31 @@ def test_a_folder_is_mounted() -> None:
     assert found["volumes"][-1] == volume
 
 
+@pytest.mark.parametrize(
+    ("typed", "written"),
+    [
+        ("/home/ann/my models/x", '"$HOME/my models/x"'),
+        ("--compose=/home/ann/a$b", '"--compose=$HOME/a\\$b"'),
+        ("/home/anna/x", "/home/anna/x"),
+        ("a\nb: c\u2028", "'a\\nb: c\\u2028'"),
+    ],
+)
+def test_it_says_how_it_was_made_and_not_by_whom(monkeypatch: pytest.MonkeyPatch, typed: str, written: str) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/ann")
+    text = compose(bare_model("/home/ann/models/$x"), bare_deployment(), (), ("vpatch", "plan", typed))
+    found = service(text)
+
+    assert text.splitlines()[0] == f"# Made by: vpatch plan {written}"
+    assert "/home/ann/" not in text
+    assert '"${HOME}/.cache/huggingface/hub"' in text
+    assert [one["source"] for one in found["volumes"][1:]] == [
+        "/home/ann/.cache/huggingface/hub",
+        "/home/ann/models/$x",
+    ]
+
+
 def test_an_image_to_build_comes_with_the_command_and_is_never_pulled() -> None:
     text = compose(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS)
 
@@ -150,8 +178,15 @@ def test_the_health_check_recognizes_a_healthy_server(monkeypatch: pytest.Monkey
     assert asked() == 1, "there is no server"
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, vpatch: Program, tmp_path: Path
+) -> None:
+    """The plan itself is printed all the same."""
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
 
     with pytest.raises(Failure, match=rf"cannot write a compose file: .* {re.escape(how_to_add('plan'))}"):
         compose(bare_model("a/b"), bare_deployment(), ())
+
+    ran = vpatch("plan", "--preset", "qwen3.6-35b-5090-32k", "--compose", tmp_path / "x.yaml")
+    assert (ran.code, ran.out != "", [*tmp_path.iterdir()]) == (1, True, [])
+    assert ran.err.splitlines()[-1].endswith(f"not installed: {how_to_add('plan')}")

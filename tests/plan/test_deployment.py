@@ -25,6 +25,7 @@ from tests.paths import ROOT
 from tests.plan.examples import GPU, bare_model, preset_deployment, traits
 from tests.releases import RELEASES, tiered
 
+TWO = "give one, and how many: --gpu 'H100' --tensor-parallel-size 2"
 NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
 
 
@@ -105,7 +106,10 @@ def test_options_override_the_preset() -> None:
         (preset, "qwen3.6-35b-5090-32", "no such preset: qwen3.6-35b-5090-32: did you mean qwen3.6-35b-5090-32k?"),
         (preset, "llama", "no such preset: llama: known: qwen3.6-35b-5090-32k, "),
         (gpu, "PRU 6000", "no such GPU: PRU 6000: did you mean RTX PRO 6000? known: RTX 4060, "),
+        (gpu, "5091", "no such GPU: 5091: did you mean RTX 5090? known: RTX 4060, "),
+        (gpu, "rtx 4095", "no such GPU: rtx 4095: did you mean RTX 4090? known: RTX 4060, "),
         # Another number is another GPU.
+        *((gpu, name, f"no such GPU: {name}: it is several; {TWO}") for name in ("2xH100", "h100 x2", "2 x H100")),
         *((gpu, name, f"no such GPU: {name}: known: RTX 4060, ") for name in ("Voodoo", "RTX 5050", "H1000")),
     ],
 )

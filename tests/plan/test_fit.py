@@ -11,7 +11,7 @@ from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
 from vpatch.plan.defaults import gpu
-from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
+from vpatch.plan.fit import SEQUENCES, advise, fit, hardware, remedies
 from vpatch.plan.verdict import plan
 
 from tests.failures import problems_of
@@ -26,11 +26,19 @@ BIG = hybrid(MOE, 66.5)
         (
             BIG,
             {},
-            ("GiB are missing on a GPU: what comes before the KV cache", "--tensor-parallel-size 4; --gpu 'H100'"),
+            (
+                "GiB are missing on a GPU: what comes before the KV cache",
+                "; no option that plan knows makes it fit this GPU; on more or larger GPUs: ",
+                ": --tensor-parallel-size 4; --gpu 'H100'",
+            ),
         ),
-        (dense(gib=5000.0), {}, ("nothing that is known would fit",)),
+        (dense(gib=5000.0), {}, ("; no option that plan knows makes it fit this GPU",)),
         (hybrid(), {"kv_cache_memory_bytes": 93 * GIB}, ("as asked for, and what comes before it are more than the",)),
-        (hybrid(MOE, 65.4), {"kv_cache_memory_bytes": 6 * GIB}, ("what comes before it are more", "; would fit: ")),
+        (
+            hybrid(MOE, 65.4),
+            {"kv_cache_memory_bytes": 6 * GIB},
+            ("what comes before it are more", "; on more or larger GPUs: "),
+        ),
     ],
 )
 def test_what_does_not_fit(model: Model, options: dict[str, Any], causes: tuple[str, ...]) -> None:
@@ -39,7 +47,7 @@ def test_what_does_not_fit(model: Model, options: dict[str, Any], causes: tuple[
 
     assert not found.fit.fits
     assert problem.what == "does not fit"
-    assert all(cause in problem.cause for cause in causes), problem.cause
+    assert all(cause in problem.reason for cause in causes), problem.reason
 
 
 def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
@@ -58,24 +66,31 @@ def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
         (BIG, {}, "--tensor-parallel-size 4"),
         (hybrid(gib=25.9), {"max_model_len": 262_144}, "--max-model-len"),
         (dense(gib=24.0), {"max_num_seqs": 512, "max_model_len": 40_960}, "--max-model-len"),
+        (hybrid(gib=24.0), {"max_num_seqs": 256}, "--max-num-seqs 32"),
+        (hybrid(gib=25.5), {"max_num_seqs": 256, "max_model_len": 262_144}, "--max-num-seqs 32 --max-model-len "),
         (hybrid(), {"gpu_memory_utilization": 0.76}, "--gpu-memory-utilization 0.92"),
         (hybrid(), {"max_num_batched_tokens": 200_000}, "--max-num-batched-tokens 8192"),
         (dense(), {"max_model_len": 1 << 40}, "--max-model-len 40960"),  # no longer than the model
     ],
-    ids=["too large", "too long", "dense", "share too small", "batch too large", "absurd"],
+    ids=["too large", "too long", "dense", "requests", "both", "share too small", "batch too large", "absurd"],
 )
 def test_every_remedy_fits(model: Model, options: dict[str, Any], one: str) -> None:
     wanted = deployment(**options)
-    found = list(remedies(fit(model, wanted)))
+    found = [*remedies(fit(model, wanted)), *hardware(fit(model, wanted))]
 
     assert not fit(model, wanted).fits
     assert any(remedy.startswith(one) for remedy in found), found
     for remedy in found:
-        option, _, value = remedy.partition(" ")
-        value = value or "True"
-        field = option.removeprefix("--").replace("-", "_")
-        change = {field: gpu(value.strip("'"))} if field == "gpu" else {field: type(getattr(wanted, field))(value)}
-        assert fit(model, replace(wanted, **change)).fits, remedy
+        change: dict[str, Any] = {}
+        for option, value in re.findall(r"--(\S+)(?: (?!--)('.*'|\S+))?", remedy):
+            field = option.replace("-", "_")
+            of_field = gpu if field == "gpu" else type(getattr(wanted, field))
+            change[field] = of_field(value.strip("'") or "True")
+        changed = fit(model, replace(wanted, **change))
+        assert changed.fits, remedy
+        if [*change] == ["max_num_seqs"]:  # at the worst of the bounds, too, where any number does
+            sure = fit(model, replace(wanted, max_num_seqs=4))
+            assert (changed.surely, changed.outgrows) == (sure.surely, sure.outgrows), remedy
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": FOUR_BITS}, {"vllm": "0.33.0"}])

@@ -260,7 +260,7 @@ def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
     (problem,) = refused()
-    assert str(problem) == f"cannot download: somebody/Some-Model: it needs huggingface_hub: {how_to_add('plan')}"
+    assert str(problem) == f"cannot download: huggingface_hub: not installed: {how_to_add('plan')}"
 
 
 @pytest.mark.deep

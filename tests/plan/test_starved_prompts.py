@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vpatch.plan.cautions import cautions
-from vpatch.plan.fit import fit
+from vpatch.plan.fit import fit, remedies
+from vpatch.plan.verdict import plan
 
 from tests.plan.examples import FOUR_BITS, deployment, hybrid
 from tests.releases import FIRST, RELEASES, tiered, tree_of
@@ -113,3 +115,26 @@ def test_plan_asks_for_as_much(drafts: int) -> None:
     assert not found("0.21.0", least)[0]
     assert not found("0.21.0", block, enable_prefix_caching=False)[0]
     assert not found("0.33.0", 512)[0], "of less than a block, later releases take any chunk"
+
+
+@pytest.mark.parametrize("vllm", ["0.26.0", "0.33.0"])
+def test_a_batch_that_is_left_to_vllm_has_room_for_a_block(vllm: str) -> None:
+    """Block + requests x (1 + drafts), in place of a default that is too small; a batch that is given stays."""
+    options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "max_model_len": 8192}
+    asked = deployment(vllm, "RTX PRO 6000", speculative_tokens=3, enable_prefix_caching=True, **options)
+    left, given = (plan(hybrid(), asked, (), any_batch=free) for free in (True, False))
+    block = left.fit.layout.block_size
+
+    assert left.deployment.max_num_batched_tokens == block + 256 * 4 > 2048
+    assert (left.fit.starves_prompts, left.problems) == (False, ())
+    assert given.deployment.max_num_batched_tokens == 2048
+    assert given.fit.starves_prompts
+
+
+def test_no_remedy_is_a_batch_that_starves_prompts() -> None:
+    asked = deployment("0.33.0", speculative_tokens=3, enable_prefix_caching=True, max_num_batched_tokens=200_000)
+    options = dict(remedy.split() for remedy in remedies(fit(hybrid(), asked)) if " " in remedy)
+    smaller = fit(hybrid(), replace(asked, max_num_batched_tokens=int(options["--max-num-batched-tokens"])))
+
+    assert smaller.fits
+    assert not smaller.starves_prompts

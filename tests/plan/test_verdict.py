@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 PRESET = "qwen3.6-35b-5090-32k"
 NAME = "Qwen3.6-35B-A3B-NVFP4"
+COLOR = re.compile(r"\x1b\[\d+m")
 
 
 def test_little_is_printed_unless_asked_for(vpatch: Program) -> None:
-    first, cache, advice, *rest = vpatch("plan", "--preset", PRESET).out.splitlines()
+    first, cache, number, advice, *rest = vpatch("plan", "--preset", PRESET).out.splitlines()
 
     assert first.startswith("fits: ")
     assert re.fullmatch(
@@ -28,7 +29,12 @@ def test_little_is_printed_unless_asked_for(vpatch: Program) -> None:
         r" vLLM prints [\d,]+ tokens",
         cache,
     )
-    assert advice.startswith("advice: `vpatch apply --with turboquant-decode` ")
+    assert re.fullmatch(
+        r"advice: \d overlays are needed, and `vpatch apply` alone applies \d\d: both are fine, since the other \d+"
+        r" correct what other deployments run into",
+        number,
+    )
+    assert advice.startswith("advice: `--with turboquant-decode` ")
     assert [line for line in rest if line.startswith("#")] == ["# apply", "# serve"]
 
 
@@ -70,8 +76,21 @@ def test_no_command_of_what_does_not_fit(vpatch: Program) -> None:
     assert vpatch(*arguments, "--json").json["commands"] == {}
 
 
+def plainly(*arguments: str) -> list[str]:
+    """Return the lines on a terminal, without their colors."""
+    return COLOR.sub("", written(*arguments)).replace("\r", "").splitlines()
+
+
+def test_the_bar_and_its_legend_have_the_same_colors() -> None:
+    bar, *key = [line for line in written("plan", "--preset", PRESET).splitlines() if "\x1b[" in line][:3]
+    painted = re.findall(r"(\x1b\[\d+m)([█▓▒▤▥▦▧▨▚▞░])", bar)
+
+    assert len({color for color, _ in painted}) == len(painted) >= 4
+    assert re.findall(r"(\x1b\[\d+m)([█▓▒▤▥▦▧▨▚▞░])", "".join(key)) == painted, "what is in the bar, and nothing else"
+
+
 def test_a_bar_on_a_terminal() -> None:
-    seen = written("plan", "--preset", PRESET, "-v").replace("\r", "").splitlines()
+    seen = plainly("plan", "--preset", PRESET, "-v")
     (bar,) = [line for line in seen if line.startswith("█") and " " not in line]
     key = "  ".join(seen[seen.index(bar) + 1 : seen.index("memory")])
     shares = {mark[2:]: bar.count(mark[0]) / len(bar) for mark in key.split("  ")}
@@ -85,7 +104,8 @@ def test_a_bar_on_a_terminal() -> None:
 @pytest.mark.parametrize("columns", [60, 120])
 def test_lines_fit_a_terminal(columns: int) -> None:
     """A reason goes on below itself, or below its row if there is little room beside it; no word is broken."""
-    lines = on_terminal("plan", "--preset", PRESET, "--verbose", columns=columns).raw.replace("\r", "").splitlines()
+    raw = on_terminal("plan", "--preset", PRESET, "--verbose", columns=columns).raw
+    lines = COLOR.sub("", raw).replace("\r", "").splitlines()
     words = " ".join(lines).split()
     (first,) = (number for number, line in enumerate(lines) if line.startswith("  turboquant-workspace "))
     row = "needed a prompt of more than 4,096 tokens goes on from TurboQuant's KV cache; vLLM 0.20.2: each layer"
@@ -95,11 +115,51 @@ def test_lines_fit_a_terminal(columns: int) -> None:
     assert len(lines[first + 1]) - len(lines[first + 1].lstrip()) == (
         6 if columns == 60 else lines[first].index("a prompt")
     )
-    assert "▥ TurboQuant buffers" in "\n".join(lines), "a sign stays with its word"
+    assert re.search(r"^.*[▓▒▤▥▦▧▨▚▞] KV cache", "\n".join(lines), re.MULTILINE), "a sign stays with its words"
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_page_without_colors(env: dict[str, str]) -> None:
+    raw = on_terminal("plan", "--preset", PRESET, columns=100, env=env).raw
+
+    assert "\x1b" not in raw
+    assert "░ free" in raw
+
+
+def test_the_reason_comes_first(vpatch: Program) -> None:
+    """Right below the verdict; and the owner of a GPU reads what would do on it before other GPUs."""
+    ran = vpatch("plan", NAME, "--gpu", "5090", "--vllm", "0.20.2")
+    first, reason, *_ = ran.out.splitlines()
+    here, _, elsewhere = ran.err.partition("; on more or larger GPUs: ")
+
+    assert (first.partition(":")[0], reason.partition(" GiB")[0]) == ("does not fit", "reason: 0.79")
+    assert "would fit: --language-model-only; " in here
+    assert "--tensor-parallel-size" not in here
+    assert elsewhere.startswith("--tensor-parallel-size 2; --gpu '")
+    assert "both are fine" not in ran.out
+
+
+@pytest.mark.parametrize(("overlay", "changes"), [("turboquant-tiles", True), ("turboquant-decode", False)])
+def test_a_plan_with_an_opt_in_overlay(vpatch: Program, overlay: str, changes: bool) -> None:  # noqa: FBT001
+    plain, added = (vpatch("plan", "--preset", PRESET, *more, "--json").json for more in ((), ("--with", overlay)))
+
+    assert (added["kv_cache"] != plain["kv_cache"]) is changes
+    assert f"--overlay {overlay}" in added["commands"]["apply"]
+    assert f"--overlay {overlay}" in added["commands"]["build"]
+    assert overlay not in plain["commands"]["apply"]
+    assert f"`--with {overlay}` adds" not in vpatch("plan", "--preset", PRESET, "--with", overlay).out
+
+
+def test_an_overlay_that_the_release_does_not_take_is_named(vpatch: Program) -> None:
+    ran = vpatch(
+        "plan", NAME, "--vllm", "0.19", "--max-num-seqs", "8", "--max-model-len", "8k", "--with", "turboquant-tiles"
+    )
+
+    assert "note: the commands are without turboquant-tiles: not_applicable in vLLM 0.19.0" in ran.err
 
 
 def test_a_bar_of_what_does_not_fit() -> None:
-    seen = written("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090").replace("\r", "").splitlines()
+    seen = plainly("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090")
 
     (bar,) = [line for line in seen if line and set(line) <= set("█▓▒▤▥▦▧▨▚▞░")]
     assert bar == "█" * 100, "the weights alone are more than the card, which is the whole bar"

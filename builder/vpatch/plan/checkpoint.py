@@ -168,7 +168,7 @@ def _rope(text: Fields) -> tuple[Rope, ...]:
 
     # vLLM looks for YaRN's original length among its parameters, and for LongRoPE's beside them.
     return tuple(
-        Rope(kind, one.real("factor", default=1.0), (original(text) if kind == "longrope" else original(one)) or None)
+        Rope(kind, one.factor("factor"), (original(text) if kind == "longrope" else original(one)) or None)
         for one, kind in kinds
         if kind
     )
@@ -277,7 +277,7 @@ def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
     unit = text.number("block_multiple_of", default=known.defaults.get("block_multiple_of", 0), least=0)
     if not unit or not text.flag("block_auto_adjust_ff_dim", default=True):
         return width
-    return unit * ceil(int(text.real("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3)) / unit)
+    return unit * ceil(int(text.factor("block_ffn_dim_multiplier") * int(2 * width / 3)) / unit)
 
 
 def _drafts(text: Fields, known: Architecture) -> int:

@@ -25,6 +25,7 @@ UNREADABLE, WRONG_HEADER = "cannot be read", "wrong safetensors header"
 CONFIG_BYTES = 16 << 20  # far more than the longest known list of quantized modules takes
 HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 LARGEST = 1 << 50
+_FACTOR = 1_000_000
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -113,14 +114,14 @@ class Fields:
             return value
         return least
 
-    def real(self, key: str, *, default: float, most: float = 1e6) -> float:
-        """Read a number above 0, with or without a fraction."""
+    def factor(self, key: str) -> float:
+        """Read a number above 0, with or without a fraction, by which something is multiplied: without the key, 1."""
         value = self.data.get(key)
         if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            self.wrong(key, f"is {_kind(value)}, not a number above 0, and {most:,.0f} at most")
-            return default
+            return 1.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FACTOR:
+            self.wrong(key, f"is {_kind(value)}, not a number above 0, and {_FACTOR:,} at most")
+            return 1.0
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 from vpatch.plan import Model
 from vpatch.plan.checkpoint_files import cache_home
+from vpatch.plan.container import Container, divided, masked, release
 from vpatch.plan.deployment import Deployment, table
+from vpatch.wrapping import printable
 
 STOCK = "vllm/vllm-openai"
+_BUILT, _PATCHED = "localhost/vllm-openai:", "-vpatch"  # what the names of images that `vpatch build` makes have
 PORT = "127.0.0.1:8000:8000"
 # A volume for compiled files, and where vLLM's images have these and downloaded models.
 CACHE = ("vllm-cache", "/root/.cache")
@@ -52,10 +55,20 @@ def shell(command: Lines) -> str:
     return " \\\n  ".join(map(shlex.join, command))
 
 
-def commands(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, str]:
-    """Return the commands to paste into a shell, by name, in the order in which to run them."""
-    written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": build(deployment, overlays)}
-    written["docker"] = docker(model, deployment, overlays)
+def commands(
+    model: Model, deployment: Deployment, overlays: Collection[str], pasted: Container | None = None
+) -> dict[str, str]:
+    """Return the commands to paste into a shell, by name, in the order in which to run them.
+
+    Args:
+        model: the model that they serve.
+        deployment: how they serve it.
+        overlays: the overlays that vLLM has at least.
+        pasted: the container that was pasted, which `docker` completes.
+    """
+    wanted = image(deployment, overlays, pasted.image if pasted else "")
+    run = completed(model, deployment, pasted, wanted) if pasted else docker(model, deployment, overlays)
+    written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": _build(wanted), "docker": run}
     return {name: shell(command) for name, command in written.items() if command}
 
 
@@ -66,14 +79,18 @@ def apply(overlays: Collection[str]) -> Lines:
 
 def serve(model: Model, deployment: Deployment) -> Lines:
     """Return `vllm serve`."""
-    variables = ("env", *deployment.environment) if deployment.environment else ()
+    set_here = [variable for variable in deployment.environment if "=" in variable]
+    variables = ("env", *set_here) if set_here else ()
     first, *rest = _options(model.name, model, deployment)
     return ((*variables, "vllm", "serve", *first), *rest)
 
 
 def build(deployment: Deployment, overlays: Collection[str]) -> Lines:
     """Return `vpatch build` of the image that `docker` and `compose` run; empty if it exists already."""
-    wanted = image(deployment, overlays)
+    return _build(image(deployment, overlays))
+
+
+def _build(wanted: Image) -> Lines:
     lines = (("vpatch", "build"), ("--base", wanted.base), *_named(wanted.overlays), ("--tag", wanted.name))
     return lines if wanted.built else ()
 
@@ -85,7 +102,7 @@ def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> L
     csv.writer(bind, lineterminator="").writerow(("type=bind", f"source={model.name}", f"target={name}", "readonly"))
     return (
         *(("docker", "run", "--rm"), ("--gpus", str(deployment.gpus)), ("--ipc=host",)),
-        *(("-e", variable) for variable in ("HF_TOKEN", *deployment.environment)),
+        *(("-e", variable) for variable in dict.fromkeys(("HF_TOKEN", *deployment.environment))),
         *(("-v", ":".join(volume)) for volume in (CACHE, (str(cache_home()), HUB))),
         *((("--mount", bind.getvalue()),) if mounted else ()),
         ("-p", PORT),
@@ -94,20 +111,38 @@ def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> L
     )
 
 
-def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> str:
-    """Return the text of a compose file for the image with these overlays; raise `Failure` without the YAML library."""
-    try:
+def completed(model: Model, deployment: Deployment, pasted: Container, wanted: Image) -> Lines:
+    """Return a pasted `docker run` with all of its own options, of the wanted image, with the options of a plan."""
+    *inside, name = pasted.inside
+    if not (name.startswith("/") or model.name.startswith("/")):  # else one of them is only there, or only here
+        name = model.name
+    (first, *rest) = _options(name, model, deployment)
+    options = [one.shown for one in pasted.options if not (wanted.built and one.names == ("pull",))]
+    return (pasted.program, *options, (wanted.name,), (*inside, *first), *rest)
+
+
+def compose(model: Model, deployment: Deployment, overlays: Collection[str], made_by: Sequence[str] = ()) -> str:
+    """Return the text of a compose file for the image with these overlays, for any user: no path has a home folder.
+
+    Args:
+        model: the model that it serves.
+        deployment: how it serves it.
+        overlays: the overlays that the image has at least.
+        made_by: the words of the command that makes it, for the comment at its top.
+
+    Raises:
+        Failure: the YAML library is not installed.
+    """
+    with needing("plan", "cannot write a compose file"):
         from ruamel.yaml import YAML
-    except ImportError as error:
-        hint = f"install it with {how_to_add('plan')}"
-        raise Failure(Problem("cannot write a compose file", "ruamel.yaml", str(error), hint=hint)) from error
     yaml = YAML()
     yaml.width = 1 << 30  # else long strings are folded
     yaml.indent(mapping=2, sequence=4, offset=2)
     text = io.StringIO()
     yaml.dump(_quoted(_services(model, deployment, overlays)), text)
     first = build(deployment, overlays)
-    notes = ["HF_TOKEN is passed on where it is set; only private models need it."]
+    notes = [f"Made by: {printable(' '.join(map(_typed, made_by)))}"] if made_by else []
+    notes += ["HF_TOKEN is passed on where it is set; only private models need it."]
     notes += ["The image is made by:", *(f"  {line}" for line in shell(first).splitlines())] if first else []
     return "".join(f"# {note}\n" for note in notes) + text.getvalue()
 
@@ -115,10 +150,10 @@ def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> 
 def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, Any]:
     wanted = image(deployment, overlays)
     inside, mounted = _in_container(model)
-    bind = {"type": "bind", "source": model.name, "target": inside, "read_only": True}
+    bind = {"type": "bind", "source": _source(model.name), "target": inside, "read_only": True}
     cache, compiled = CACHE
     # The user's own cache of models, so that nothing is downloaded twice.
-    hub = {"type": "bind", "source": str(cache_home()), "target": HUB, "bind": {"create_host_path": True}}
+    hub = {"type": "bind", "source": _source(str(cache_home())), "target": HUB, "bind": {"create_host_path": True}}
     volumes = [{"type": "volume", "source": cache, "target": compiled}, hub]
     test = ["CMD", "python3", "-c", HEALTH_CHECK]
     # The first start downloads the weights; each one loads them, compiles and captures graphs.
@@ -128,7 +163,7 @@ def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -
         "image": wanted.name,
         **({"pull_policy": "never"} if wanted.built else {}),
         "command": list(chain(*_options(inside, model, deployment))),
-        "environment": ["HF_TOKEN", *deployment.environment],
+        "environment": [*dict.fromkeys(("HF_TOKEN", *deployment.environment))],
         "ports": [PORT],
         "volumes": [*volumes, *([bind] if mounted else [])],
         "ipc": "host",
@@ -140,6 +175,30 @@ def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -
     return {"services": {"vllm": service}, "volumes": {cache: {"name": cache}}}
 
 
+class _Source(str):
+    """A path that begins with a variable, which compose replaces; the rest of it is escaped."""
+
+
+def _source(path: str) -> str:
+    """Return a path as every user has it: below their own home folder, if it is below this user's."""
+    home = _home()
+    return _Source("${HOME}/" + path.removeprefix(home).replace("$", "$$")) if path.startswith(home) else path
+
+
+def _typed(word: str) -> str:
+    """Return a word as one types it into a shell, with `$HOME` in place of the user's home folder, without secrets."""
+    word = masked(word)
+    parts = word.split(_home())
+    if len(parts) == 1:
+        return shlex.quote(word)
+    return '"' + "$HOME/".join(re.sub(r'([\\"`$])', r"\\\1", part) for part in parts) + '"'
+
+
+def _home() -> str:
+    """Return the user's home folder, with a slash at its end."""
+    return f"{Path('~').expanduser()}/"
+
+
 def _quoted(value: Any) -> Any:
     """Make YAML and compose read back each string unchanged: in quotes, and without variables."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
@@ -148,6 +207,8 @@ def _quoted(value: Any) -> Any:
         return {key: _quoted(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_quoted(item) for item in value]
+    if isinstance(value, _Source):
+        return DoubleQuotedScalarString(value)
     return DoubleQuotedScalarString(value.replace("$", "$$")) if isinstance(value, str) else value
 
 
@@ -193,14 +254,33 @@ def _options(name: str, model: Model, deployment: Deployment) -> Lines:
     return tuple(options)
 
 
-def image(deployment: Deployment, overlays: Collection[str]) -> Image:
-    """Return the image to run, with at least these overlays: vLLM's, a published one, or one to build."""
-    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
-    base = f"{STOCK}:{tag}"
+def image(deployment: Deployment, overlays: Collection[str], pasted: str = "") -> Image:
+    """Return the image to run, with at least these overlays: vLLM's, a published one, or one to build.
+
+    `pasted` is the name of one that was meant; of vLLM's own, only the release and the suffix matter.
+    """
+    base = _base(deployment, pasted)
     if not overlays:
         return Image(base, base)
     for one in IMAGES if PUBLISHED else ():
         if one.base == base and set(overlays) <= set(one.overlays):
             return one
     # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
-    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)
+    return Image(base, patched(base), tuple(sorted(overlays)), built=True)
+
+
+def patched(base: str) -> str:
+    """Return a name for the image that `vpatch build` makes of a base."""
+    repository, tag = divided(base)
+    return f"localhost/{PurePosixPath(repository).name}:{tag or 'pinned'}{_PATCHED}"
+
+
+def _base(deployment: Deployment, pasted: str) -> str:
+    """Return the image to build on: the pasted one, or that of vLLM for the release if it is for another or any."""
+    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
+    pasted = {one.name: one.base for one in IMAGES}.get(pasted, pasted) or f"{STOCK}:{tag}"
+    if pasted.startswith(_BUILT) and pasted.endswith(_PATCHED):  # by a command of an earlier plan
+        pasted = f"{STOCK}:{pasted[len(_BUILT) : -len(_PATCHED)]}"
+    repository, named = divided(pasted)
+    other = named == "latest" or release(pasted)[0] not in ("", str(deployment.vllm.public))
+    return f"{repository}:{tag}" if other and repository.removeprefix("docker.io/") == STOCK else pasted

@@ -75,13 +75,26 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
         return replace(found or Gpu(name, 0), memory=memory, source="--gpu-memory-gib")
     if found:
         return found
+    if (several := _SEVERAL.fullmatch(name)) and (one := known.get(_key(several[2] or several[3]))):
+        hint = f"give one, and how many: --gpu '{one.name}' --tensor-parallel-size {several[1] or several[4]}"
+        raise UnknownName(Problem("no such GPU", name, "it is several", hint=hint))
     names = [one.name for one in GPUS]
-    # Another number is another GPU, however alike the names are; a number that goes on may be meant.
-    number = "".join(re.findall(r"\d+", name))
-    near = [one for one in names if "".join(re.findall(r"\d+", one)).startswith(number)]
+    # Another number is another GPU, however alike the names are; but one that goes on may be meant, or one whose last
+    # digit is wrong, since the names of GPUs end in 0.
+    number = _digits(name)
+    near = [one for one in names if _digits(one).startswith(number)] or [
+        one for one in names if len(number) == 4 and _digits(one) == f"{number[:-1]}0"
+    ]
     meant = did_you_mean(nearest(name, near, key=_key) if number else (), " ")
     hint = "for any other, give --gpu-memory-gib"
     raise UnknownName(Problem("no such GPU", name, f"{meant}known: {', '.join(names)}", hint=hint))
+
+
+_SEVERAL = re.compile(r"(\d{1,2}) ?[xX*] ?(.{1,40})|(.{1,40}?) ?[xX*] ?(\d{1,2})")
+
+
+def _digits(name: str) -> str:
+    return "".join(re.findall(r"\d+", name))
 
 
 def _key(name: str) -> str:
@@ -117,7 +130,10 @@ def gpu_here(library: str = "libcuda.so.1") -> Gpu | None:
 
 @dataclass(frozen=True)
 class Preset:
-    """A tested configuration from a document: a model, a GPU's name, a release, and other fields of `Deployment`."""
+    """A tested configuration from a document: a model, a GPU's name, a release, and other fields of `Deployment`.
+
+    `more` are opt-in overlays that it is with.
+    """
 
     name: str
     summary: str
@@ -127,6 +143,7 @@ class Preset:
     vllm: Version
     options: Mapping[str, Any]
     revision: str | None = None
+    more: tuple[str, ...] = ()
 
     def deployment(self, gpu: Gpu, given: Mapping[str, Any]) -> Deployment:
         """Return the deployment on a GPU; `given` fields override the preset's."""

@@ -213,7 +213,7 @@ class Deployment:
     Given `kv_cache_memory_bytes`, the KV cache does not depend on `gpu_memory_utilization`. `speculative_tokens` are
     those of multi-token prediction. `tiles`: vLLM has the overlay turboquant-tiles. `longest` is `--max-model-len
     auto`: the longest that fits, at most `max_model_len`. `cuda` is the suffix of the image, as in "cu130".
-    `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
+    `environment` has variables as NAME=VALUE, secrets as NAME; `extra` has more arguments of the command.
     """
 
     release: Release

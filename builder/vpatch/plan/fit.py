@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
@@ -19,6 +19,7 @@ from vpatch.plan.refusals import unserved
 
 # Smaller types of KV cache that advice considers: the less a type takes, the more it may cost in quality.
 SMALLER = ("fp8", "int8_per_token_head", "turboquant_k8v4", "nvfp4", "turboquant_4bit_nc", "int4_per_token_head")
+TILES = "turboquant-tiles"  # the overlay that memory depends on
 SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's largest default
 
 
@@ -155,33 +156,112 @@ def advise(found: Fit, requests: int = 1) -> Advice:
 
 
 def remedies(found: Fit) -> Iterator[str]:
-    """Yield changes that would each make a deployment fit: of each kind the smallest, first what costs nothing."""
+    """Yield changes that would each make a deployment fit its GPUs, of each kind one, first the free ones.
+
+    It is the smallest that does so at the worst of the bounds, too, else at what is likely. A type of KV cache is the
+    largest that is likely to fit, since less of it costs quality. Where no change does it alone, fewer and shorter
+    requests may.
+    """
     model, deployment = found.model, found.deployment
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
     length = min(found.longest, lengths(model, deployment.release)[1])
     values: dict[str, list[Any]] = {
         "language_model_only": [model.tower is not None and not deployment.language_model_only],
-        "max_num_seqs": [_most_requests(found, deployment.max_num_seqs)],
-        "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
-        "max_model_len": [length] if length else [],
+        "max_num_seqs": sorted(filter(None, [_most_requests(found, deployment.max_num_seqs), *_fewer(found)]))[::-1],
+        "max_num_batched_tokens": _smaller_batches(found),
+        "max_model_len": [length, *_shorter(found)],
         "kv_cache_dtype": [dtype for dtype in SMALLER if dtype != deployment.kv_cache_dtype],
         "tiles": [deployment.kv_cache_dtype in TURBOQUANT and not deployment.tiles],
         "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
+    }
+    yield from [*_first_of_each(found, values, _is_sure, _fits)] or _fewer_and_shorter(found)
+
+
+def _fewer_and_shorter(found: Fit) -> Iterator[str]:
+    """Yield the most requests, and how long they can be, that fit together."""
+    model, deployment = found.model, found.deployment
+    fewer = [fit(model, replace(deployment, max_num_seqs=count)) for count in _fewer(found)]
+    pairs = [
+        fit(model, replace(one.deployment, max_model_len=length))
+        for one in fewer
+        for length in (*_shorter(one), min(one.longest, lengths(model, deployment.release)[1]))
+        if length
+    ]
+    for one in [one for holds in (_is_sure, _fits) for one in pairs if holds(one)][:1]:
+        yield f"--max-num-seqs {one.deployment.max_num_seqs} --max-model-len {one.deployment.max_model_len}"
+
+
+def hardware(found: Fit) -> Iterator[str]:
+    """Yield the fewest GPUs, and the smallest GPU, on which a deployment would fit."""
+    deployment = found.deployment
+    values: dict[str, list[Any]] = {
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
         "gpu": [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory],
     }
+    return _first_of_each(found, values, _fits)
+
+
+def assurances(found: Fit) -> Iterator[str]:
+    """Yield changes that would each make a deployment fit at the worst of its bounds, the smallest of each kind."""
+    deployment = found.deployment
+    bounded = deployment.kv_cache_memory_bytes is not None or deployment.desktop  # which has a caution of its own
+    shares = [] if bounded else [round(deployment.gpu_memory_utilization + step / 100, 3) for step in range(1, 16)]
+    values: dict[str, list[Any]] = {
+        "gpu_memory_utilization": [share for share in shares if share < 1],
+        "max_model_len": _shorter(found),
+        "max_num_seqs": _fewer(found),
+    }
+    return _first_of_each(found, values, _is_sure)
+
+
+def _fits(found: Fit) -> bool:
+    return found.fits
+
+
+def _is_sure(found: Fit) -> bool:
+    free = found.memory.total - CONTEXT.size.most
+    return found.fits and found.surely and not found.outgrows and found.memory.requested <= free
+
+
+def _fewer(found: Fit) -> list[int]:
+    return [count for count in (128, 64, 32, 16, 8, 4) if count < found.deployment.max_num_seqs]
+
+
+def _shorter(found: Fit) -> list[int]:
+    """Return the longest request that fits at the worst of the bounds, if that is shorter than what was asked for."""
+    length = longest(found.layout, found.deployment, found.least.blocks)
+    return [length // 1024 * 1024 or length] if length < found.deployment.max_model_len else []
+
+
+def _smaller_batches(found: Fit) -> list[int]:
+    """Return smaller batches, the largest first, of which none is too small for a block and the decodes beside it."""
+    aligned = found.model.hybrid and found.deployment.enable_prefix_caching
+    least = found.least_batch if aligned else 2048
+    return [tokens for tokens in (8192, max(least, 2048)) if least <= tokens < found.deployment.max_num_batched_tokens]
+
+
+def _first_of_each(found: Fit, values: Mapping[str, list[Any]], *holds: Callable[[Fit], bool]) -> Iterator[str]:
+    """Yield as an option the first value of each field of the deployment with which the first predicate holds.
+
+    If it holds with none, the next predicate decides. Of a type of KV cache, only the last one does.
+    """
+    model, deployment = found.model, found.deployment
     for name, candidates in values.items():
+        fits: dict[Any, Fit] = {}
         for value in filter(None, candidates):
             changed = replace(deployment, **{name: value})
             with suppress(Failure):  # the model cannot be divided so, or there is no such KV cache
-                if fit(model, changed).fits and not any(unserved(model, changed)):
-                    yield _as_option(name, value)
-                    break
+                if not any(unserved(model, changed)):
+                    fits[value] = fit(model, changed)
+        ways = holds[-1:] if name == "kv_cache_dtype" else holds
+        first = next((value for way in ways for value, changed in fits.items() if way(changed)), None)
+        if first is not None:
+            yield _as_option(name, first)
 
 
 def _as_option(name: str, value: Any) -> str:
     if name == "tiles":
-        return "vpatch apply --with turboquant-tiles"
+        return f"--with {TILES}"
     option = f"--{name.replace('_', '-')}"
     if value is True:
         return option

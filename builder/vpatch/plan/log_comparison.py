@@ -20,7 +20,7 @@ from vpatch.plan.startup_log import UNREADABLE, Start
 _KINDS = {field.name: str(field.type) for field in fields(Deployment)}
 _OPTIONS = _KINDS.keys() - {"release", "gpu", "cuda", "environment", "extra", "desktop"}
 # What plan does not model, and what an option has where nothing is to be modeled.
-_NOT_MODELED: Mapping[str, Any] = {
+NOT_MODELED: Mapping[str, Any] = {
     "data_parallel_size": 1,
     "decode_context_parallel_size": 1,
     "prefill_context_parallel_size": 1,
@@ -78,7 +78,7 @@ def deployment_of(start: Start, model: Model, gpu: Gpu) -> Deployment:
         gpu = replace(gpu, memory=int(total * GIB))
     others = [
         f"--{name.replace('_', '-')}"
-        for name, usual in _NOT_MODELED.items()
+        for name, usual in NOT_MODELED.items()
         if start.arguments.get(name) not in (None, usual)
     ]
     options = {name: value for name, value in start.arguments.items() if name in _OPTIONS and value is not None}

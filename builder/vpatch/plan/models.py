@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem, UnknownName, closest
 from vpatch.foreign import read_regular
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 from vpatch.plan import GIB, Model, checkpoint, weights
 from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, cache_home, load_json, parse_json, tensor_sizes
 
@@ -165,11 +165,9 @@ class _Answer(NamedTuple):
 
 def _get(name: str, at: str, file: str, most: int, start: int | None = None) -> _Answer | None:
     """Download a file of at most `most` bytes, or so many of a longer one from `start` on; None if it is missing."""
-    try:
+    with needing("plan", FAILED):
         from huggingface_hub import constants, get_token, hf_hub_url
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # documented
-    except ImportError as error:
-        raise Failure(Problem(FAILED, name, f"it needs huggingface_hub: {how_to_add('plan')}")) from error
     headers = {"User-Agent": "vpatch", "Accept-Encoding": "identity"}
     # Not by `build_hf_headers`: for the user agent, it asks the hub more, and keeps the answer.
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):

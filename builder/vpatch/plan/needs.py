@@ -26,6 +26,11 @@ class Needed:
     uncovered: str = ""  # why the overlay does not make the deployment work
     recommended: bool = False  # opt-in, not needed, and an improvement
 
+    @property
+    def missing(self) -> bool:
+        """Whether the release does not have what the overlay does, as far as the overlay says."""
+        return self.state in (State.PENDING, None)
+
 
 def needs(
     model: Model, deployment: Deployment, installed: Sequence[Catalogued], *, outgrows: bool = False

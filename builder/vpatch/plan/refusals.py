@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from vpatch.errors import Problem, did_you_mean, nearest, raise_all
+from vpatch.errors import Problem, UnknownName, did_you_mean, nearest, raise_all
 from vpatch.plan import ATTENTIVE, BOTH, CHUNKED, KDA, MAMBA2, SHARED, SLIDING, Latent, Model, latent
 from vpatch.plan.architectures import KNOWN
 from vpatch.plan.deployment import (
@@ -52,6 +52,18 @@ def check(model: Model, deployment: Deployment) -> None:
     raise_all(problems)
 
 
+def check_type(deployment: Deployment) -> None:
+    """Raise `UnknownName` if no release has a KV cache of the type that is asked for."""
+    if deployment.kv_cache_dtype not in KV_TYPES:
+        raise UnknownName(Problem("no such KV cache", *_unknown_type(deployment)))
+
+
+def _unknown_type(deployment: Deployment) -> tuple[str, str]:
+    dtype, known = deployment.kv_cache_dtype, types_of(deployment.release)
+    cause = f"{did_you_mean(nearest(dtype, known), ' ')}plan knows {', '.join(known)}"
+    return f"{dtype} on vLLM {deployment.vllm}", cause
+
+
 def _too_old(model: Model, deployment: Deployment) -> Iterator[Problem]:
     """Yield why a release does not have the model, or no states of the type that is asked for."""
     if model.since and deployment.release.number < Version(model.since):
@@ -70,9 +82,11 @@ def _type(model: Model, deployment: Deployment) -> Reasons:
     """Yield why a release has no KV cache of this type, on this GPU, for this model."""
     dtype, capability = deployment.kv_cache_dtype, deployment.gpu.capability
     where = f"{dtype} on vLLM {deployment.vllm}"
-    if dtype not in (known := types_of(deployment.release)):
-        cause = f"{did_you_mean(nearest(dtype, known), ' ')}plan knows {', '.join(known)}"
-        yield where, f"vLLM has it from {KV_TYPES[dtype].since} on" if dtype in KV_TYPES else cause
+    if dtype not in KV_TYPES:
+        yield _unknown_type(deployment)
+        return
+    if dtype not in types_of(deployment.release):
+        yield where, f"vLLM has it from {KV_TYPES[dtype].since} on"
         return
     first = KV_TYPES[dtype].first_on(capability) if capability else deployment.release.number
     if first is None or deployment.release.number < first:

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from vpatch.errors import Code
 from vpatch.plan import GIB, Estimate, Model
-from vpatch.plan.cautions import Caution
+from vpatch.plan.cautions import ALIGNS, Caution
 from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import Fit
-from vpatch.plan.verdict import FITTING, Choice, Plan, PlanVerdict
+from vpatch.plan.verdict import FITTING, Plan, PlanVerdict
 from vpatch.wrapping import wrapped
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
 _NARROW = 24  # columns that a reason needs beside its row
 _BELOW = " " * 6  # before a reason below its row
 _TOGETHER = "\N{NO-BREAK SPACE}"
-_BRIEF = ("apply", "serve")  # the commands that are shown unless all are asked for
 _NEEDED = {True: "needed", False: "not needed", None: "unknown"}
 
 Rows = Sequence[tuple[str, ...]]
@@ -26,6 +26,7 @@ Rows = Sequence[tuple[str, ...]]
 def lines(plan: Plan, commands: Mapping[str, str], *, verbose: bool = False) -> Iterator[str]:
     """Yield the verdict, then one fact per line, as `what: name: ...`, and the commands."""
     yield title(plan.verdict, plan.model, plan.deployment)
+    yield from _reasons(plan)
     if verbose:
         for what, rows in _facts(plan).items():
             for row in rows:
@@ -33,13 +34,14 @@ def lines(plan: Plan, commands: Mapping[str, str], *, verbose: bool = False) -> 
     else:
         yield f"kv cache: {_short(plan)}"
         yield from (f"advice: {one}" for one in _recommended(plan))
-    for name, command in _shown(commands, verbose=verbose):
+    for name, command in commands.items():
         yield from (f"# {_marked(name, plan.verdict)}", *command.split("\n"))
 
 
 def page(plan: Plan, commands: Mapping[str, str], width: int, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines for a terminal of so many columns."""
-    yield from wrapped(title(plan.verdict, plan.model, plan.deployment), width, hanging="  ")
+    for line in (title(plan.verdict, plan.model, plan.deployment), *_reasons(plan)):
+        yield from wrapped(line, width, hanging="  ")
     if not verbose:
         yield from ("", *_bar(plan, width), "")
         for line in (f"KV cache: {_short(plan)}", *_recommended(plan)):
@@ -58,7 +60,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int, *, verbose: bool =
             else:
                 yield start.rstrip()
                 yield from wrapped(last, width, _BELOW, _BELOW)
-    for name, command in _shown(commands, verbose=verbose):
+    for name, command in commands.items():
         yield from ("", f"{_marked(name, plan.verdict)}:", *command.split("\n"))
 
 
@@ -67,10 +69,6 @@ def title(verdict: PlanVerdict, model: Model, deployment: Deployment) -> str:
     revision = f" ({model.revision})" if model.revision else ""
     cards = f"{deployment.gpus} x {deployment.gpu.name}" if deployment.gpus > 1 else deployment.gpu.name
     return f"{verdict.value}: {model.name}{revision} on {cards}, vLLM {deployment.vllm}"
-
-
-def _shown(commands: Mapping[str, str], *, verbose: bool) -> Iterator[tuple[str, str]]:
-    return ((name, command) for name, command in commands.items() if verbose or name in _BRIEF)
 
 
 def _marked(name: str, verdict: PlanVerdict) -> str:
@@ -97,17 +95,23 @@ def _facts(plan: Plan) -> dict[str, Rows]:
         ],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),
-        "KV cache types": [(one.dtype, *_chosen(plan, one)) for one in plan.choices],
+        "KV cache types": [*_types(plan)],
         "advice": [(advice,) for advice in _advice(plan)],
     }
 
 
-def _chosen(plan: Plan, one: Choice) -> tuple[str, str]:
-    """Return what fits with a type of KV cache: requests; tokens, what a request takes, and the overlays for it."""
-    overlays = f"; needs {', '.join(one.overlays)}" if one.overlays else ""
-    this = "; this plan" if one.dtype == plan.deployment.kv_cache_dtype else ""
-    tokens = f"{one.fit.likely.tokens:,} tokens, {one.fit.request / GIB:.2f} GiB a request"
-    return f"{one.fit.likely.concurrency:.2f} requests", f"{tokens}{overlays}{this}"
+def _types(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield what fits with each type of KV cache: requests; tokens, what a request takes, and the overlays for it.
+
+    What every type needs, such as the overlays for a hybrid model, tells no type from another.
+    """
+    of_all = set[str].intersection(*({*one.overlays} for one in plan.choices)) if plan.choices else set[str]()
+    for one in plan.choices:
+        own = [name for name in one.overlays if name not in of_all]
+        overlays = f"; needs {', '.join(own)}" if own else ""
+        this = "; this plan" if one.dtype == plan.deployment.kv_cache_dtype else ""
+        tokens = f"{one.fit.likely.tokens:,} tokens, {one.fit.request / GIB:.2f} GiB a request"
+        yield one.dtype, f"{one.fit.likely.concurrency:.2f} requests", f"{tokens}{overlays}{this}"
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
@@ -119,11 +123,16 @@ def _bar(plan: Plan, width: int) -> Iterator[str]:
     drawn, key, end = "", [], 0
     for fill, (name, size) in zip(FILLS, sizes, strict=False):
         end += size
-        drawn += fill * (min(columns, round(end / memory.total * columns)) - len(drawn))
-        key.append(f"{fill} {name}")
-    more = f"{(end - memory.total) / GIB:.2f} GiB more than the card has"
+        part = fill * (min(columns, round(end / memory.total * columns)) - len(drawn))
+        drawn += part
+        if part:  # else it is too small to be seen, or beyond the end of the card
+            key.append(f"{fill} {name}")
+    if end > memory.total:
+        key.append(f"{(end - memory.total) / GIB:.2f} GiB more than the card has")
+    elif len(drawn) < columns:
+        key.append(f"{FREE} free")
     yield drawn + FREE * (columns - len(drawn))
-    whole = "  ".join(one.replace(" ", _TOGETHER) for one in (*key, more if end > memory.total else f"{FREE} free"))
+    whole = "  ".join(one.replace(" ", _TOGETHER) for one in key)
     yield from (line.replace(_TOGETHER, " ") for line in wrapped(whole, width))
 
 
@@ -137,8 +146,9 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _sized(size: Estimate) -> str:
-    likely = f"{size.likely / GIB:.2f} GiB"
-    return likely if size.exact else f"{likely} ({size.least / GIB:.2f} to {size.most / GIB:.2f})"
+    least, likely, most = ("none" if one < 0 else f"{one / GIB:.2f}" for one in (size.least, size.likely, size.most))
+    shown = likely if size.likely < 0 else f"{likely} GiB"
+    return shown if size.exact or size.most < 0 else f"{shown} ({least} to {most})"
 
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -166,10 +176,34 @@ def _advice(plan: Plan) -> Iterator[str]:
     yield from _recommended(plan)
 
 
+def _reasons(plan: Plan) -> Iterator[str]:
+    """Yield why a deployment does not do what was asked; what would is with the problems."""
+    for problem in plan.problems:
+        where = "" if problem.code in (Code.CANNOT_KNOW, Code.DOES_NOT_FIT) else f"{problem.where}: "
+        yield f"reason: {where}{problem.cause}"
+
+
 def _recommended(plan: Plan) -> Iterator[str]:
-    for need in plan.needs:
-        if need.recommended:
-            yield f"`vpatch apply --with {need.id}` adds an opt-in overlay that is recommended for this deployment"
+    usual = {need.id for need in plan.needs if not need.opt_in} if plan.usual is None else plan.usual
+    default = sum(need.missing and need.id in usual for need in plan.needs)
+    names = [need.id for need in plan.needs if need.needed and need.missing]
+    if names and plan.verdict not in FITTING:  # which a smaller deployment needs, too, and no command shows
+        yield f"overlays that are needed: {', '.join(names)}"
+    needed = sum(bool(need.needed) for need in plan.needs)
+    if plan.usual is not None and (left := [name for name in names if name not in usual]):
+        yield f"`vpatch apply` alone leaves these out, which the project's file does not select: {', '.join(left)}"
+    elif 0 < needed < default and plan.verdict in FITTING:
+        more = f"{needed} overlay{'s are' if needed > 1 else ' is'} needed, and `vpatch apply` alone applies {default}"
+        yield f"{more}: both are fine, since the other {default - needed} correct what other deployments run into"
+    if plan.fit.starves_prompts and ALIGNS in plan.overlays:
+        goes = "lets a long prompt go on by a whole block in each step while others decode"
+        yield f"--max-num-batched-tokens {plan.fit.least_batch} {goes}"
+    if names := [need.id for need in plan.needs if need.recommended and need.id not in plan.more]:
+        add, it = "adds an opt-in overlay that is", "it"
+        if len(names) > 1:
+            add, it = "add opt-in overlays that are", "them"
+        words = " ".join(f"--with {name}" for name in names)
+        yield f"`{words}` {add} recommended for this deployment; this plan and its commands are without {it}"
 
 
 def as_object(plan: Plan, cautions: Sequence[Caution], commands: Mapping[str, str]) -> dict[str, Any]:
@@ -214,7 +248,7 @@ def as_object(plan: Plan, cautions: Sequence[Caution], commands: Mapping[str, st
             "left": _bounded(memory.left),
         },
         "advice": asdict(plan.advice),
-        "warnings": [asdict(caution) for caution in cautions],
+        "warnings": [_only(caution, "name", "because", "source") for caution in cautions],
         "commands": dict(commands),
     }
 

@@ -62,6 +62,7 @@ _VERSION = re.compile(r"vLLM API server version (\S{1,100})|\bversion (\d{1,6}\.
 _ARGUMENTS = re.compile(r"non-default args: (\{.*)")
 _SETTING = re.compile(r"\b(\w++)=('[^']*+'|[^\s,]++)")
 _PAIR = re.compile(r"'(\w++)': ('[^']*+'|-?[\d.]++|True|False|None)")
+_DRAFTS = re.compile(r"\bSpeculativeConfig\(method='([^']{1,40})'[^)]{0,400}?num_spec_tokens=(\d{1,3})\b")
 # Settings of the engine that tell what is the default of a release or of a model, by the option's name.
 _SETTINGS = {
     **{name: name for name in ("tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype", "enforce_eager")},
@@ -111,19 +112,31 @@ def read(path: Path, vllm: str = "") -> Start:
     return start_of(read_bytes(path, LOG_BYTES).decode("utf-8", "replace").splitlines(), str(path), vllm)
 
 
-def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[str, Any] | None = None) -> Start:
-    """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides."""
+def start_of(
+    lines: Sequence[str], where: str, vllm: str = "", given: Mapping[str, Any] | None = None, *, counted: bool = True
+) -> Start:
+    """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides.
+
+    Args:
+        counted: whether it must have the size of the KV cache.
+
+    Raises:
+        Failure: it is no log of one start, or not as far as that.
+    """
     used = [line for line in lines if any(pattern.search(line) for pattern in (*PRINTED.values(), *_OTHERS))]
     engines = [found for line in used if (found := _ENGINE.search(line))]
     servers = [text[: text.rfind("}") + 1] for text in _each(_ARGUMENTS, used)]
     printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
     if cause := _unusable(lines, used, max(len({found[2] for found in engines}), len(servers))):
         raise Failure(Problem(UNREADABLE, where, cause))
-    if not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
+    if counted and not refused and printed.keys().isdisjoint((*_KV_CACHE, "tokens")):
         cause = "it ends before vLLM says how much memory there is for the KV cache"
         raise Failure(Problem(UNREADABLE, where, cause))
-    settings = dict(_SETTING.findall(engines[0][2])) if engines else {}
+    # The first of a name: later ones are of the draft model, and the like.
+    settings = dict(reversed(_SETTING.findall(engines[0][2]))) if engines else {}
     printed_options = {option: _value(settings[name]) for name, option in _SETTINGS.items() if name in settings}
+    if engines and (drafts := _DRAFTS.search(engines[0][2])):
+        printed_options["speculative_config"] = {"method": drafts[1], "num_speculative_tokens": int(drafts[2])}
     arguments = {**printed_options, **(_literal(servers[0]) if servers else {}), **(given or {})}
     if odd := [name for name, value in arguments.items() if not _is_plain(name) or not _is_plain(value)]:
         raise Failure(Problem(UNREADABLE, where, f"no option of vLLM has such a value: {str(odd[0])[:40]}"))

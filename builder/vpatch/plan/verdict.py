@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -12,7 +12,7 @@ from vpatch.errors import Code, Failure, Problem
 from vpatch.plan import GIB, Model
 from vpatch.plan.defaults import lengths
 from vpatch.plan.deployment import Deployment, types_of
-from vpatch.plan.fit import Advice, Fit, advise, fit, remedies
+from vpatch.plan.fit import TILES, Advice, Fit, advise, fit, hardware, remedies
 from vpatch.plan.memory import CONTEXT
 from vpatch.plan.needs import Needed, needs
 from vpatch.plan.refusals import unserved, unserved_stages
@@ -46,7 +46,8 @@ class Choice:
 class Plan:
     """What a deployment needs, takes and holds. If it has `problems`, it does not do what was asked.
 
-    `choices` are its own type of KV cache and all others, the largest first.
+    `choices` are its own type of KV cache and all others, the largest first; `more` are ids of opt-in overlays that the
+    user adds; `usual` are those that a project's file has `vpatch apply` take by itself, None without one.
     """
 
     fit: Fit
@@ -54,6 +55,8 @@ class Plan:
     advice: Advice
     problems: tuple[Problem, ...]
     choices: tuple[Choice, ...] = ()
+    more: tuple[str, ...] = ()
+    usual: Collection[str] | None = None
 
     @property
     def model(self) -> Model:
@@ -67,8 +70,17 @@ class Plan:
 
     @property
     def overlays(self) -> tuple[str, ...]:
-        """The ids of the overlays that it needs."""
-        return tuple(item.id for item in self.needs if item.needed)
+        """The ids of the overlays that it needs, and of the added ones that the release lacks."""
+        return tuple(item.id for item in self.needs if item.needed or (item.id in self.more and item.missing))
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """A line for each overlay that the user adds and the release does not take."""
+        return tuple(
+            f"the commands are without {item.id}: {item.state.value} in vLLM {self.deployment.vllm}"
+            for item in self.needs
+            if item.id in self.more and item.state and not item.missing
+        )
 
     @property
     def verdict(self) -> PlanVerdict:
@@ -98,19 +110,47 @@ def _unknown(model: Model) -> Iterator[Problem]:
     return (Problem("cannot know", model.name, what, code=Code.CANNOT_KNOW) for what in model.unknown)
 
 
-def plan(model: Model, deployment: Deployment, installed: Sequence[Catalogued], *, requests: int = 1) -> Plan:
-    """Plan a deployment with the installed overlays; raise `Failure` as `fit` does, and if no weights are known."""
+def plan(
+    model: Model,
+    deployment: Deployment,
+    installed: Sequence[Catalogued],
+    *,
+    requests: int = 1,
+    more: Collection[str] = (),
+    any_batch: bool = False,
+) -> Plan:
+    """Plan a deployment with the installed overlays, `more` of which are opt-in ones that are applied, too.
+
+    `any_batch`: the tokens of a batch are vLLM's default. If it is too small for a block beside the decodes of a step,
+    the plan has one that is not.
+
+    Raises:
+        Failure: as of `fit`, or no weights are known.
+    """
+    deployment = replace(deployment, tiles=deployment.tiles or TILES in more)
     if model.weights is None or model.weights.guessed or not model.bounded:
         raise CannotKnow(model, deployment)
     if deployment.kv_cache_dtype == "auto" and model.kv_cache_dtype in types_of(deployment.release):
         deployment = replace(deployment, kv_cache_dtype=model.kv_cache_dtype)
     found = fit(model, deployment)
+    if any_batch:
+        found = _with_room_for_a_block(found)
+        deployment = found.deployment
     if deployment.longest and found.longest:
         found = fit(model, replace(deployment, max_model_len=min(found.longest, deployment.max_model_len)))
     needed = needs(model, found.deployment, installed, outgrows=found.outgrows)
     uncovered = (Problem("vLLM cannot serve it", model.architecture, item.because) for item in needed if item.uncovered)
     problems = (*uncovered, *refusals(found, requests))
-    return Plan(found, needed, advise(found, requests), problems, choices(found, installed))
+    return Plan(found, needed, advise(found, requests), problems, choices(found, installed), tuple(more))
+
+
+def _with_room_for_a_block(found: Fit) -> Fit:
+    """Return a deployment with a larger batch, where prompts need it and it fits, too."""
+    caches = found.deployment.enable_prefix_caching
+    if not (found.starves_prompts or (found.block_exceeds_batch and caches)):
+        return found
+    larger = fit(found.model, replace(found.deployment, max_num_batched_tokens=found.least_batch))
+    return larger if larger.fits or not found.fits else found
 
 
 def choices(own: Fit, installed: Sequence[Catalogued]) -> tuple[Choice, ...]:
@@ -145,9 +185,9 @@ def refusals(found: Fit, requests: int) -> Iterator[Problem]:
     for option, cause in (*unserved_stages(model, deployment), *unserved(model, deployment)):
         yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
     if found.block_exceeds_batch and deployment.enable_prefix_caching:
-        block = f"with prefix caching a batch holds a block, which is {found.layout.block_size:,} tokens"
-        cause = f"{block}: {found.least_batch:,}, which leaves room for decodes, or --no-enable-prefix-caching"
-        yield Problem(_REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
+        cause = f"with prefix caching a batch holds a block, which is {found.layout.block_size:,} tokens"
+        ways = f"give --max-num-batched-tokens {found.least_batch}, for decodes, too, or --no-enable-prefix-caching"
+        yield Problem(_REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause, hint=ways)
     if not found.share_is_free:
         cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
         yield Problem(_REFUSES, f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}", cause)
@@ -159,11 +199,11 @@ def refusals(found: Fit, requests: int) -> Iterator[Problem]:
 
 
 def _does_not_fit(found: Fit) -> Problem:
-    deployment, memory, would = found.deployment, found.memory, "; ".join(remedies(found))
-    fits = f"would fit: {would}" if would else "nothing that is known would fit"
+    deployment, memory, hint = found.deployment, found.memory, _what_would_fit(found)
     if found.lacks_states:
-        why = f"CUDA graphs want a block for each of {found.states:,} requests, there are {found.likely.blocks:,}"
-        return Problem(_REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
+        more = "" if memory.kv_cache.exact else ", and more with fewer requests"
+        why = f"CUDA graphs want a block for each of {found.states:,} requests, there are {found.likely.blocks:,}{more}"
+        return Problem(_REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", why, hint=hint)
     have, need, share = (size / GIB for size in (memory.kv_cache.likely, found.request, memory.requested))
     missing = need - have
     if found.overflows:
@@ -173,5 +213,13 @@ def _does_not_fit(found: Fit) -> Problem:
         why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
     else:
         why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
-    cause = f"{missing:.2f} GiB are missing on a GPU: {why}; {fits}"
-    return Problem("does not fit", f"{deployment.gpu.name}, {memory.total / GIB:.2f} GiB", cause)
+    cause = f"{missing:.2f} GiB are missing on a GPU: {why}"
+    where = f"{deployment.gpu.name}, {memory.total / GIB:.2f} GiB"
+    return Problem("does not fit", where, cause, code=Code.DOES_NOT_FIT, hint=hint)
+
+
+def _what_would_fit(found: Fit) -> str:
+    """Return what to change, the GPUs last."""
+    here, elsewhere = "; ".join(remedies(found)), "; ".join(hardware(found))
+    first = f"would fit: {here}" if here else "no option that plan knows makes it fit this GPU"
+    return f"{first}; on more or larger GPUs: {elsewhere}" if elsewhere else first
