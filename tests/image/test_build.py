@@ -99,8 +99,8 @@ def test_the_configuration_is_the_bases_with_labels(built: Ran, engine: docker.D
     assert labels["io.vpatch.overlays"] == after["note"]
     assert labels["org.opencontainers.image.base.name"] == f"docker.io/{BASE}"
     assert labels["org.opencontainers.image.version"].startswith("0.20.2-vpatch")
-    assert labels["org.opencontainers.image.source"].startswith("https://")
-    assert {"org.opencontainers.image.created", "org.opencontainers.image.revision"} <= labels.keys()
+    assert "org.opencontainers.image.created" in labels
+    assert not {"org.opencontainers.image.source", "org.opencontainers.image.revision"} & labels.keys(), "the user's"
     assert (said["python"], [one["state"] for one in said["overlays"]]) == (None, ["applied"])
     assert said["files"]["vllm/engine/arg_utils.py"] == {"before": before["hash"], "after": [after["hash"]]}
     assert after["tools"] == [], "no tool is left in the image"

@@ -9,7 +9,7 @@ from typing import Any
 import docker
 import pytest
 from vpatch.image.engine import containers
-from vpatch.net.session import size
+from vpatch.net import size
 
 from tests.image.standin import SITE, run_in
 from tests.paths import ROOT

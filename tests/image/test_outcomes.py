@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 import pytest
-from vpatch.cli.image_outcome import again, of_build, of_failure, of_nowhere, of_test, short
+from vpatch.cli.image_outcome import again, of_build, of_failure, of_inspect, of_nowhere, of_test, short
 from vpatch.cli.main import program
 from vpatch.errors import Problem
 from vpatch.image.checks import Check, import_outcomes, outcome
 from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.order import Built, Order
-from vpatch.image.patch import Layer
+from vpatch.image.patch import Label, Layer
+from vpatch.image.standing import Standing
+from vpatch.plan.deployment import NEWEST
 
 FRAMES = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n    main()\n'
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"
@@ -145,7 +147,7 @@ def test_what_failed_or_has_no_tag_yet() -> None:
 
     told = of_build(replace(ORDER, tags=()), built(PASSED), registry=False)
     assert told.startswith("Built 0123456789ab (without a name) on vllm/vllm-openai:v0.20.2: ")
-    assert "Name it: `docker tag 0123456789ab NAME`. Run it: `docker run " in told
+    assert "Name it: `docker tag 0123456789ab localhost/vllm-openai:v0.20.2-vpatch`. Run it: `docker run " in told
 
     order = replace(ORDER, tags=("a.io/one:x", "b.io/two:x", "a.io/one:y"), set_tags=False)
     told = of_build(order, built(PASSED, image=f"a.io/one@{DIGEST}"), registry=True)
@@ -155,17 +157,26 @@ def test_what_failed_or_has_no_tag_yet() -> None:
 @pytest.mark.parametrize(
     ("image", "meant", "pull", "says"),
     [
-        ("a/b:c", "", True, "not here. Build it with `{}:c`, or pull it with `docker pull a/b:c`."),
-        ("a/b:c", "did you mean a/b:d?", False, "not here; did you mean a/b:d? Build it with `{}:c`."),
-        (f"a/b@{DIGEST}", "", False, "not here. Build it with `{}`."),
+        ("a/b:c", "", True, "not here. Build it with `{} --tag a/b:c`, or pull it with `docker pull a/b:c`."),
+        ("a/b:c", "did you mean a/b:d?", False, "not here; did you mean a/b:d? Build it with `{} --tag a/b:c`."),
+        (f"a/b@{DIGEST}", "", False, "not here. Build it with `{} --tag a/b`."),
     ],
 )
 def test_an_image_that_nobody_has(image: str, meant: str, *, pull: bool, says: str) -> None:
     failure = NotHereError(Problem("no such image", image, "not here", hint=meant))
 
-    assert of_nowhere(image, failure, pull=pull) == (
-        f"Nothing to show: {says.format('vpatch build --base IMAGE --tag a/b')}"
-    )
+    build = f"vpatch build --base vllm/vllm-openai:v{NEWEST}"
+    assert of_nowhere(image, failure, pull=pull) == f"Nothing to show: {says.format(build)}"
+    named = of_nowhere("me/vllm-openai:v0.20.2-mine", failure, pull=False)
+    assert "`vpatch build --base vllm/vllm-openai:v0.20.2 --tag me/vllm-openai:v0.20.2-mine`" in named
+
+
+def test_a_label_that_is_outdated() -> None:
+    label = Label("{}", "/site", "vllm-0.20.2.dist-info", "python3", "0.20.2", "0.1", (), {})
+    now = Standing(1, {"vllm/a.py": "is gone"}, whole=True)
+    outdated = "The label is outdated: 1 file is gone or changed, of the 1 that it lists."
+
+    assert of_inspect("a:b", label, now) == f"{outdated} Patch the image anew: `vpatch build --base a:b`."
 
 
 def test_without_an_engine() -> None:
@@ -175,6 +186,10 @@ def test_without_an_engine() -> None:
         _, _, command = of_failure(order, failure, registry=False).partition("Without an engine: ")
         assert command.endswith(" --registry`."), "which takes neither --push nor --gpus"
     assert of_failure(replace(ORDER, base=DIGEST), failure, registry=False) == "Nothing was built."
+    unnamed = of_failure(replace(ORDER, tags=()), failure, registry=False)
+    assert (
+        unnamed == "Nothing was built. Without an engine: add --registry, and as --tag a name in a registry of yours."
+    )
 
 
 def test_a_command_has_all_that_was_asked_for() -> None:

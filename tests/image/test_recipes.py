@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -64,7 +65,9 @@ def like_the_base(client: docker.DockerClient, base: str, tmp_path_factory: pyte
 
 
 @pytest.mark.usefixtures("like_the_base")
-def test_a_layer_in_a_dockerfile(at_the_engine: Machine, client: docker.DockerClient, tmp_path: Path) -> None:
+def test_a_layer_in_a_dockerfile(
+    at_the_engine: Machine, client: docker.DockerClient, registry: str, tmp_path: Path
+) -> None:
     """Nothing but vLLM's files is in the layer, and it is larger than that of `vpatch build` by the originals.
 
     In place of `git apply`, the layer has the modules of the diffs, with marks, and those of no other overlay.
@@ -85,7 +88,25 @@ def test_a_layer_in_a_dockerfile(at_the_engine: Machine, client: docker.DockerCl
         "config/scheduler.py": {b"warn-sync-scheduler"},
         "v1/worker/gpu_model_runner.py": {b"log-ngram-drafts"},
     }
+    _inspect_anywhere(at_the_engine, client, registry)
     assert 1.8 < sum(theirs.values()) / sum(ours.values()) < 2.2, "about half the size"
+
+
+def _inspect_anywhere(at_the_engine: Machine, client: docker.DockerClient, registry: str) -> None:
+    """An image that `docker build` patched is shown alike in the engine and in a registry."""
+    name = f"{registry}/recipes/patched:x"
+    client.images.get("me/vllm:patched").tag(name)
+    client.images.push(name)
+    command = [f"{at_the_engine['PATH'].partition(':')[0]}/vpatch", "inspect", name, "--json"]
+    hosts = (at_the_engine["DOCKER_HOST"], "unix:///nothing")
+    ran = [
+        subprocess.run(command, env={**at_the_engine, "DOCKER_HOST": host}, capture_output=True, check=True)
+        for host in hosts
+    ]
+    here, there = (json.loads(one.stdout) for one in ran)
+    assert (here["image"]["from"], there["image"]["from"]) == ("engine", "registry")
+    assert (len(there["layers_read"]), there["digest"]) == (1, here["digest"])
+    assert (there["overlays"], there["files"], len(here["digest"])) == (here["overlays"], here["files"], 64)
 
 
 def test_a_compose_file(at_the_engine: Machine, tmp_path: Path) -> None:

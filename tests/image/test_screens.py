@@ -9,6 +9,8 @@ from pathlib import Path
 
 import docker
 import pytest
+from vpatch.cli.wording import MODEL
+from vpatch.plan.deployment import NEWEST
 
 from tests.conftest import Program, Trees
 from tests.hybrid import ARG_UTILS, COUNT, HYBRID
@@ -57,11 +59,12 @@ def test_phases_are_seen_on_a_terminal_and_leave_no_trace(vpatch: Program, monke
     phases = ("looking for", "reading", "applying overlays", "loading the layer", "testing: files")
     for phase in (*phases, "testing: import of 2 modules", "testing: probe turboquant_skip_list"):
         assert phase in seen.raw
-    first, table, *outcome = seen.screen
+    first, table, receipt, *outcome = seen.screen
     assert (first, table) == (f"vLLM 0.20.2 in {BASE}", "  turboquant-skip-list  applied")
+    assert re.fullmatch("  receipt: [0-9a-f]{64}", receipt)
     assert re.sub(r"[\d,]+ KiB", "N KiB", " ".join(map(str.strip, outcome)).replace("\\ ", "")) == (
         f"Built {TAG} on {BASE}: 1 overlay applied, N KiB added; tests: {NOT_RUN}. Run it: "
-        f"`docker run --rm --gpus all --ipc=host -p 127.0.0.1:8000:8000 {TAG} MODEL`."
+        f"`docker run --rm --gpus all --ipc=host -p 127.0.0.1:8000:8000 {TAG} {MODEL}`."
     )
 
 
@@ -174,9 +177,9 @@ def test_images_that_nobody_has(vpatch: Program, engine: docker.DockerClient, re
     """The nearest tags of this image, else a few of them; of a misspelt image, one that is spelled like it."""
     ran = vpatch("inspect", f"{registry}/no/such:x")
     problem, outcome = ran.err.splitlines()
-    assert ran.code == 1
+    assert ran.code == 2
     assert problem == f"cannot read: {registry}/no/such:x: no such image; check its name and its tag"
-    build = f"`vpatch build --base IMAGE --tag {registry}/no/such:x`"
+    build = f"`vpatch build --base vllm/vllm-openai:v{NEWEST} --tag {registry}/no/such:x`"
     assert outcome == f"Nothing to show: the engine does not have it. Build it with {build}."
 
     mine = f"{registry}/me/vllm"

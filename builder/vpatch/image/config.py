@@ -9,21 +9,20 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.metadata import metadata, version
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
-from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.errors import Failure, UnknownName
+from vpatch.installation import needing
 from vpatch.settings import rfc3339, source_date_epoch
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
 STEP = "vpatch build"  # in the history of an image, what made vpatch's layer
 OCI = "org.opencontainers.image"  # begins the labels that every registry knows
+_OWN = frozenset({LABEL, *(f"{OCI}.{name}" for name in ("base.name", "base.digest", "created"))})
 
 Schema = Mapping[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -55,7 +54,7 @@ class NoEngineError(Failure):
     """There is no engine, or it does not let the user in."""
 
 
-class NotHereError(Failure):
+class NotHereError(UnknownName):
     """The engine lacks an image; the hint is the question for those that are named like it, "" for none."""
 
 
@@ -63,14 +62,9 @@ class NoGpusError(Failure):
     """The engine does not give containers the GPUs."""
 
 
-@contextmanager
-def extra_required(task: str = "cannot work on images") -> Iterator[None]:
-    """Turn a failed import into a `Failure` that names the extra to install."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        cause = f"not installed: {how_to_add('image')}"
-        raise Failure(Problem(task, str(error.name), cause)) from error
+def extra_required(task: str = "cannot work on images") -> AbstractContextManager[None]:
+    """Return `needing` for the extra of images."""
+    return needing("image", task)
 
 
 @dataclass(frozen=True)
@@ -113,19 +107,36 @@ class Base:
         return self._settings.get("Labels") or {}
 
 
-def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
-    """Return the labels of a new image, also its manifest's annotations; `name` is the base's, with its registry."""
-    urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
+def build_labels(base: Base, name: str, provenance: str, given: Sequence[str] = ()) -> dict[str, str]:
+    """Return the labels of a new image, also its manifest's annotations.
+
+    Where its source is and which revision was built, only the user can tell, or the base.
+
+    Args:
+        base: the image that it is built on.
+        name: the base's, with its registry.
+        provenance: what was done to vLLM.
+        given: the user's own labels, each `KEY=VALUE`, as of `check_label`.
+    """
     labels = {
         f"{OCI}.base.name": name,
         f"{OCI}.base.digest": base.digest,
         f"{OCI}.created": rfc3339(source_date_epoch()),
-        f"{OCI}.revision": _revision(),
-        f"{OCI}.source": urls["Source"],
         f"{OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
         LABEL: provenance,
+        **dict(label.split("=", 1) for label in given),
     }
     return {key: value for key, value in labels.items() if value}
+
+
+def check_label(label: str) -> str:
+    """Return what is wrong with a label of the user's, `KEY=VALUE`; "" if nothing is."""
+    key, equals, value = label.partition("=")
+    if not (equals and value and key and key.isprintable() and " " not in key):
+        return f"{label!r} is not KEY=VALUE, such as {OCI}.source=https://example.com/me/repo"
+    if key in _OWN:
+        return f"vpatch sets {key}, which `vpatch inspect` reads"
+    return ""
 
 
 def extend_config(base: Base, diff_id: str, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -138,6 +149,15 @@ def extend_config(base: Base, diff_id: str, labels: Mapping[str, str]) -> dict[s
         step = {"created": config["created"], "created_by": STEP, "comment": f"vpatch {version('vpatch')}"}
         config["history"].append(step)
     return config
+
+
+def steps_of(config: Mapping[str, Any], layers: int) -> tuple[str, ...]:
+    """Return what made each layer, from the lowest, as an image's history has it; "" for each if it tells nothing."""
+    history = config.get("history")
+    made = [step for step in history if not step.get("empty_layer")] if isinstance(history, list) else []
+    if len(made) != layers:  # squashed or edited: the steps do not match the layers
+        return ("",) * layers
+    return tuple(str(step.get("created_by")) for step in made)
 
 
 def serialize(config: Mapping[str, Any]) -> bytes:
@@ -163,13 +183,3 @@ def validate(document: object, schema: Schema, wrong: str) -> None:
         raise ValueError(f"{wrong}: {where} has no {missing}")
     kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
     raise ValueError(f"{wrong}: {where} is no {kinds[0]}")
-
-
-def _revision() -> str:
-    # The commit of the checkout that vpatch runs from; empty for an installed package.
-    top = Path(__file__).parents[3]
-    with suppress(OSError, subprocess.CalledProcessError):
-        if (top / ".git").exists():
-            command = ["git", "-C", str(top), "rev-parse", "HEAD"]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return ""

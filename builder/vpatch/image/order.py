@@ -13,13 +13,14 @@ from typing import Any
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Code, Failure, Problem, UnknownName, closest, collecting, naming, raise_all
+from vpatch.errors import Code, Failure, Problem, UnknownName, closest, collecting, naming, raise_all, shell
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.image import Watch
 from vpatch.image.checks import Check, check_support
 from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Place, read_from
 from vpatch.image.patch import Layer, patch
+from vpatch.image.receipt import receipt_digest
 
 # What the patterns of `definition.schema.json` stand for.
 _FORMS = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
@@ -41,6 +42,7 @@ class Order:
     also: tuple[str, ...] = ()  # ids of opt-in ones that must apply besides the default ones
     without: tuple[str, ...] = ()  # ids of default ones that are left out
     default: tuple[str, ...] | None = None  # ids of the default ones, of a project
+    labels: tuple[str, ...] = ()  # the user's own, each `KEY=VALUE`
     name: str = ""  # of its definition
     path: str = ""  # of its definition
 
@@ -63,6 +65,7 @@ class Built:
     tests: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     unserved: tuple[str, ...] = ()  # GPU architectures that the base does not serve
+    digest: str = ""  # what receipts of the image's processes report; "" if vpatch wrote nothing there
     applied: tuple[str, ...] = ()  # ids of the overlays that the layer applies
     fitting: tuple[str, ...] = ()  # ids of those that could be built without the ones that do not fit
     pushed: str = ""  # `repository@digest` of what is in a registry although the build failed
@@ -87,6 +90,7 @@ def prepare(order: Order, files: Files, vllm: Place, base: Base, engine: Engine,
         base,
         verdicts=changeset.after,
         layer=layer,
+        digest=layer.receipt if layer else receipt_digest(files, vllm),
         root=f"/{vllm.root}",
         vllm=vllm.version,
         unserved=support.unserved,
@@ -149,6 +153,8 @@ def check_files(paths: Sequence[Path]) -> None:
     )
 
     def meant(path: Path) -> str:
+        if path.suffix != ".toml":
+            return f"not a *.toml; to build on an image: {shell('vpatch', 'build', '--base', path)}"
         return closest(str(path), known, key=lambda one: Path(one).name.casefold()) if known else "no *.toml is there"
 
     raise UnknownName(*(Problem("no such file", str(path), meant(path)) for path in missing))

@@ -25,17 +25,16 @@ from vpatch.guest.ask import module_of
 from vpatch.guest.check import twins_in
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Place, read_from, read_record
-from vpatch.manifest import Written, as_json, files_in, sha256
+from vpatch.image.receipt import receipt_digest
+from vpatch.manifest import BUILT, Written, as_json, files_in, sha256
 from vpatch.settings import source_date_epoch
 
-# Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
-PROVENANCE = "vpatch-image.json"
 _TEXTS = {"type": "array", "items": TEXT}
 _OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT, files=_TEXTS)}
 _FILE = object_with(before=TEXT_OR_NULL, after=_TEXTS)
 _FILES = {"type": "object", "additionalProperties": _FILE}
 # Ten times what a label of all overlays has. The time for its bill of materials grows with the square of the counts.
-_BYTES = 1 << 20
+BYTES = 1 << 20
 _MOST = {"overlays": 300, "files": 300, "files of overlays": 3000}
 _SCHEMA = object_with(vpatch=TEXT, vllm=TEXT, root=TEXT, python=TEXT_OR_NULL, overlays=_OVERLAYS, files=_FILES)
 
@@ -50,11 +49,12 @@ class Layer:
     files: tuple[str, ...]  # paths, sorted
     removed: tuple[str, ...] = ()  # paths of files in the layers below
     provenance: str = ""  # JSON, which lies in the dist-info and becomes the image's label
+    receipt: str = ""  # the digest that receipts of the image's processes report
 
 
 @dataclass(frozen=True)
 class Label:
-    """A patched image's label."""
+    """A patched image's label, or what `vpatch apply` recorded inside the image."""
 
     text: str  # all of it
     root: str  # absolute inside the image
@@ -64,6 +64,12 @@ class Label:
     vpatch: str
     overlays: tuple[Mapping[str, Any], ...]
     files: Mapping[str, Written]
+    note: str = BUILT  # the file with this text, below the dist-info
+
+    @property
+    def built(self) -> bool:
+        """Whether `vpatch build` made the image; else a Dockerfile ran `vpatch apply`."""
+        return self.note == BUILT
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -98,13 +104,13 @@ def patch(
     if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
     provenance = _provenance(files, vllm, changeset, engine.overlays, python)
-    new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": provenance.encode()}
+    new = {**changeset.files, f"{vllm.dist_info}/{BUILT}": provenance.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
+    new[vllm.record] = revised.serialize()
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
-    contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
     layer = make_layer(contents, entries, _bytecode(files, contents), _mtime(base.config.get("created")))
-    return changeset, replace(layer, provenance=provenance)
+    return changeset, replace(layer, provenance=provenance, receipt=receipt_digest(files, vllm, new))
 
 
 def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Sequence[str], mtime: int) -> Layer:
@@ -144,19 +150,20 @@ def _mtime(created: str | None) -> int:
 def _read_provenance(text: str | bytes, where: str) -> tuple[dict[str, Any], dict[str, Written]]:
     wrong = "not what vpatch writes"
     try:
-        document = parse_json(text, _BYTES)
+        document = parse_json(text, BYTES)
     except ValueError as error:
         raise Failure(Problem("cannot read provenance", where, f"{wrong}: no JSON")) from error
     try:
         validate(document, _SCHEMA, wrong)
-        _check_counts(document, wrong)
+        check_counts(document, wrong)
         return document, files_in(document["files"])
     except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: {error}"
         raise Failure(Problem("cannot read provenance", where, cause)) from error
 
 
-def _check_counts(document: Mapping[str, Any], wrong: str) -> None:
+def check_counts(document: Mapping[str, Any], wrong: str) -> None:
+    """Raise a `ValueError` that begins with `wrong` if provenance has more overlays or files than vpatch reads."""
     counts = {key: len(document[key]) for key in ("overlays", "files")}
     counts["files of overlays"] = sum(len(one["files"]) for one in document["overlays"])
     for key, count in counts.items():
@@ -168,7 +175,7 @@ def _provenance(
     files: Files, vllm: Place, changeset: Changeset, applied: Sequence[Catalogued], python: str | None
 ) -> str:
     # Includes the provenance of an earlier layer by vpatch.
-    path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
+    path = f"{vllm.root}/{vllm.dist_info}/{BUILT}"
     content = files.read(path)
     earlier, known = ({}, {}) if content is None else _read_provenance(content, f"/{path}")
     for file, new in changeset.files.items():

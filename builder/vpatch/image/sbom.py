@@ -1,12 +1,11 @@
 """The CycloneDX bill of materials of a patched image: what vpatch added, and to which base.
 
-It depends on the image's digest and labels alone, so one image has one document, whenever and wherever it is written.
-The base is one component; its content belongs in a bill of materials of its own.
+It depends on the image alone, so one image has one document, whenever and wherever it is written. The base is one
+component; its content belongs in a bill of materials of its own. An image that a Dockerfile patched does not name it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from collections.abc import Iterable
@@ -22,14 +21,15 @@ from packageurl import PackageURL
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import OCI, Base
-from vpatch.image.patch import PROVENANCE, Label
+from vpatch.image.patch import Label
 from vpatch.image.registry.reference import Reference, parse
+from vpatch.image.standing import Standing
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
-    """Return the document as JSON, for an image with as many `later` layers, whose content it does not list.
+def sbom_of(image: Base, label: Label, now: Standing) -> str:
+    """Return the document as JSON, for an image of which nothing is lost; it does not list the content of later layers.
 
     Raises:
         Failure: a label that the document needs is missing or malformed.
@@ -37,17 +37,10 @@ def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
     # An ID is not a name: only the engine that has the image knows it.
     name = image.ref if image.ref.startswith("sha256:") else _name(parse(image.ref))
     whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
-    if later:
-        whole.properties.add(Property(name="vpatch:later-layers", value=str(later)))
-    text = _label(image, "created")
-    try:
-        created = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Failure(Problem("cannot read label", image.ref, f"{OCI}.created is no time: {text}")) from error
-    named, digest = parse(_label(image, "base.name")), image.labels.get(f"{OCI}.base.digest")
-    below = _container("base", _name(named), digest, published=bool(digest))
-    if named.tag:
-        below.properties.add(Property(name="vpatch:tag", value=named.tag))
+    if now.later:
+        whole.properties.add(Property(name="vpatch:later-layers", value=str(now.later)))
+    created = _created(image, label)
+    below = [_base(image)] if label.built else []
     vllm = Component(name="vllm", version=label.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", label.vllm))
     patcher = _vpatch(label, "vpatch")
     files = {
@@ -55,9 +48,9 @@ def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
             type=ComponentType.FILE,
             name=f"{label.root}/{path}",
             bom_ref=f"file:{label.root}/{path}",
-            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums],
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=known)],
         )
-        for path, sums in _sums(image, label).items()
+        for path, known in _sums(image, label, now).items()
     }
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{whole.name}@{whole.version}"),
@@ -66,7 +59,7 @@ def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
             timestamp=created,
             tools=ToolRepository(components=[_vpatch(label, "tool")]),
         ),
-        components=[below, vllm, patcher, *files.values()],
+        components=[*below, vllm, patcher, *files.values()],
     )
     overlays = {
         one["id"]: (
@@ -81,12 +74,30 @@ def sbom_of(image: Base, label: Label, later: int | None = None) -> str:
         for one in label.overlays
     }
     applied = [(one, overlay) for one, overlay in overlays.values() if one["state"] == "applied"]
-    edges = [_edges(whole, [below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
+    edges = [_edges(whole, [*below, vllm, *files.values()]), _edges(vllm, [overlay for _, overlay in applied])]
     for one, overlay in applied:
         edges.append(_edges(overlay, [files[path] for path in dict.fromkeys(one["files"]) if path in files]))
     bom.components.update(overlay for _, overlay in overlays.values())
     bom.dependencies = edges  # `register_dependency` would look through all of them for each edge
     return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def _created(image: Base, label: Label) -> datetime:
+    """Return the time that `vpatch build` noted in a label; of an image of a Dockerfile, that of the image."""
+    text = _label(image, "created") if label.built else str(image.config.get("created"))
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        name = f"{OCI}.created" if label.built else "its configuration's created"
+        raise Failure(Problem("cannot read label", image.ref, f"{name} is no time: {text}")) from error
+
+
+def _base(image: Base) -> Component:
+    named, digest = parse(_label(image, "base.name")), image.labels.get(f"{OCI}.base.digest")
+    below = _container("base", _name(named), digest, published=bool(digest))
+    if named.tag:
+        below.properties.add(Property(name="vpatch:tag", value=named.tag))
+    return below
 
 
 def _edges(component: Component, on: Iterable[Component]) -> Dependency:
@@ -116,14 +127,12 @@ def _vpatch(label: Label, ref: str) -> Component:
     )
 
 
-def _sums(image: Base, label: Label) -> dict[str, list[str]]:
+def _sums(image: Base, label: Label, now: Standing) -> dict[str, str]:
     """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
-    found = {path: list(about.after) for path, about in label.files.items()}
-    for path, sums in found.items():
-        if not sums or not all(map(_SHA256.fullmatch, sums)):
+    for path, about in label.files.items():
+        if not about.after or not all(map(_SHA256.fullmatch, about.after)):
             raise Failure(Problem("cannot read provenance", image.ref, f"files.{path}.after is no SHA-256"))
-    own = f"{label.dist_info}/{PROVENANCE}"
-    return {**found, own: [hashlib.sha256(label.text.encode()).hexdigest()]}
+    return dict(now.hashes)
 
 
 def _label(image: Base, name: str) -> str:

@@ -118,6 +118,30 @@ def pulled(image: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return place, manifest, requests.get(f"{place}/blobs/{manifest['config']['digest']}", timeout=20).json()
 
 
+def derive(image: str, *steps: tuple[str, bytes | None]) -> str:
+    """Push an image on `image`, with a step of history each, and a layer unless it is None; return its name."""
+    place, manifest, config = pulled(image)
+    host, repository = place.removeprefix("http://").split("/v2/")
+    for step, layer in steps:
+        config["history"].append({"created_by": step, **({} if layer else {"empty_layer": True})})
+        if layer:
+            config["rootfs"]["diff_ids"].append(digest(layer))
+            about = {"size": len(layer), "digest": put_blob(host, repository, layer)}
+            manifest["layers"].append({**manifest["layers"][-1], **about})
+    raw = json.dumps(config).encode()
+    manifest["config"] |= {"size": len(raw), "digest": put_blob(host, repository, raw)}
+    return f"{host}/{repository}@{put_manifest(host, repository, '', manifest)}"
+
+
+def last_files(image: str) -> dict[str, bytes]:
+    """Return the bytes of each file in an image's last layer, by its path in vLLM's folder."""
+    place, manifest, _ = pulled(image)
+    blob = requests.get(f"{place}/blobs/{manifest['layers'][-1]['digest']}", timeout=20).content
+    with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
+        files = {one.name: archive.extractfile(one) for one in archive if one.isfile()}
+        return {path.removeprefix(f"{SITE}/"): file.read() for path, file in files.items() if file}
+
+
 def put_image(
     host: str,
     repository: str,

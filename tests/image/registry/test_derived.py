@@ -10,7 +10,7 @@ import docker
 import pytest
 
 from tests.conftest import Process, Program
-from tests.image.registry.images import digest, opened, pulled, put_base, put_blob, put_image, put_manifest, tar
+from tests.image.registry.images import derive, opened, put_base, put_image, tar
 from tests.image.standin import ONE, SITE
 from tests.tiers import deep
 
@@ -32,21 +32,6 @@ def patched(child: Process, registry: str, layers: list[bytes]) -> str:
 @pytest.fixture(autouse=True)
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nothing")
-
-
-def derive(image: str, *steps: tuple[str, bytes | None]) -> str:
-    """Push an image on `image`, with a step of history each, and a layer unless it is None; return its name."""
-    place, manifest, config = pulled(image)
-    host, repository = place.removeprefix("http://").split("/v2/")
-    for step, layer in steps:
-        config["history"].append({"created_by": step, **({} if layer else {"empty_layer": True})})
-        if layer:
-            config["rootfs"]["diff_ids"].append(digest(layer))
-            about = {"size": len(layer), "digest": put_blob(host, repository, layer)}
-            manifest["layers"].append({**manifest["layers"][-1], **about})
-    raw = json.dumps(config).encode()
-    manifest["config"] |= {"size": len(raw), "digest": put_blob(host, repository, raw)}
-    return f"{host}/{repository}@{put_manifest(host, repository, '', manifest)}"
 
 
 def inspected(vpatch: Program, image: str) -> tuple[int, dict[str, Any]]:

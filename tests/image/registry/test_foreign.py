@@ -110,8 +110,11 @@ def test_a_file_that_does_not_match_the_schema(
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"status": 200, "headers": {"X-Big": "a" * 70_000}}, "got more than 65536 bytes when reading header line"),
-        ({"status": 200, "headers": {f"X-{n}": "a" for n in range(200)}}, "got more than 100 headers"),
+        (
+            {"status": 200, "headers": {"X-Big": "a" * 70_000}},
+            "HOST: got more than 65536 bytes when reading header line",
+        ),
+        ({"status": 200, "headers": {f"X-{n}": "a" for n in range(200)}}, "HOST: got more than 100 headers"),
         (
             {"status": 307, "headers": {"Location": "file:///etc/passwd"}},
             "it redirects to 'file:///etc/passwd', which is no address of the web",
@@ -135,4 +138,4 @@ def test_the_cause_is_the_registrys_not_the_missing_engines(
     ran = vpatch("inspect", "--quiet", name)
 
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"cannot read: {name}: {why}\n"
+    assert ran.err == f"cannot read: {name}: {why.replace('HOST', proxy.host)}\n"

@@ -18,7 +18,7 @@ from vpatch.image.registry import tar as tars
 from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.tar import BadLayerError, Copy, Spent, read_layer
 from vpatch.net import session as of_servers
-from vpatch.net.session import size
+from vpatch.net import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping

@@ -139,7 +139,7 @@ def test_an_endless_manifest_is_not_read_whole(proxy: Proxy, monkeypatch: pytest
         (418, 1, "the server answers 418"),
         (429, 4, "too many requests: wait, or log in with `docker login HOST`"),
         (503, 4, "the server answers 503 service unavailable"),
-        (307, 31, "too many redirects"),
+        (307, 31, "HOST: too many redirects"),
     ],
 )
 def test_an_answer_with_an_error_status(proxy: Proxy, name: str, status: int, tries: int, why: str) -> None:
@@ -172,9 +172,9 @@ def test_a_busy_server_is_asked_again(proxy: Proxy, name: str) -> None:
 def test_a_registry_that_is_down_or_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        name = f"127.0.0.1:{listening.getsockname()[1]}/a/b:c"
-        assert refusal(name) == "no answer within 0.2 s"
-    assert refusal(name) == "connection refused"
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        assert refusal(f"{host}/a/b:c") == f"{host}: no answer within 0.2 s"
+    assert refusal(f"{host}/a/b:c") == f"{host}: connection refused"
 
 
 def test_only_loopback_is_asked_in_plain_http(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def run(checkout: Path, job: str, which: str, **more: str) -> dict[str, str]:
         file.write_text("")
     script = step("publish-image", job, which)["run"]
     places = {"GITHUB_OUTPUT": str(files["output"]), "GITHUB_STEP_SUMMARY": str(files["summary"])}
+    places |= {"GITHUB_SERVER_URL": "https://example.com", "GITHUB_REPOSITORY": "me/repo", "GITHUB_SHA": "f" * 40}
     ran = bash(script, checkout, NAME="one", **places, **more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return {**outputs(files["output"]), "summary": files["summary"].read_text()}

@@ -234,7 +234,7 @@ def test_only_what_was_pushed_can_be_tagged(proxy: Proxy, base: Put) -> None:
 def test_a_stopped_push_leaves_the_tag(proxy: Proxy, base: Put, every: int) -> None:
     image = base()
     for answered in range(0, 60, every):
-        name = f"push/stopped-{answered}"
+        name = f"push/stopped-{every}-{answered}"
         old, ref = put_image(proxy.behind, name, "y", [PATCH]), parse(f"{proxy.host}/{name}:y")
         proxy.fail_after(answered)
         try:

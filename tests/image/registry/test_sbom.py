@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import re
 import sys
-import tarfile
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
 import docker
 import pytest
-import requests
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from vpatch.installation import how_to_add
+from vpatch.manifest import sha256
 
 from tests.conftest import Process, Program
-from tests.image.registry.images import Base, pulled, put_base, put_image, tar
+from tests.image.registry.images import Base, last_files, put_base, put_image, tar
 from tests.image.standin import ONE, SITE
 
 Document = dict[str, Any]
 TAGS = ("one", "two")
-HASH = hashlib.sha256(b"a").hexdigest()
+HASH = sha256(b"a")
 LABELS = {
     "org.opencontainers.image.base.name": "docker.io/vllm/vllm-openai:v0.20.2",
     "org.opencontainers.image.created": "2026-05-09T10:00:00Z",
@@ -66,15 +63,6 @@ def properties(component: Document) -> dict[str, str]:
     return {one["name"]: one["value"] for one in component["properties"]}
 
 
-def layer_of(image: str) -> dict[str, str]:
-    """Return the SHA-256 of each file in the image's last layer, by its path."""
-    place, manifest, _ = pulled(image)
-    blob = requests.get(f"{place}/blobs/{manifest['layers'][-1]['digest']}", timeout=20).content
-    with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
-        files = [member for member in archive if member.isfile()]
-        return {f"/{one.name}": hashlib.sha256(archive.extractfile(one).read()).hexdigest() for one in files}  # type: ignore[union-attr]
-
-
 def test_it_has_what_was_added_and_to_what(vpatch: Program, image: str, base: Base, registry: str) -> None:
     """One image has one document, by whatever name it is asked for; each file has the hash that the image has."""
     (text,) = {document(vpatch, name) for name in (image, *(f"{registry}/sbom/patched:{tag}" for tag in TAGS))}
@@ -92,9 +80,9 @@ def test_it_has_what_was_added_and_to_what(vpatch: Program, image: str, base: Ba
     assert properties(libraries[ONE[1]])["vpatch:state"] == "applied"
 
     files = {name: [one["content"] for one in file["hashes"]] for name, file in components(found, "file").items()}
-    there = layer_of(image)
-    assert there.pop(f"/{SITE}/vllm-0.20.2.dist-info/RECORD")
-    assert files == {path: [sha256] for path, sha256 in there.items()}
+    there = last_files(image)
+    assert there.pop("vllm-0.20.2.dist-info/RECORD")
+    assert files == {f"/{SITE}/{path}": [sha256(data)] for path, data in there.items()}
     edges = {one["ref"]: one.get("dependsOn", []) for one in found["dependencies"]}
     changed = {f"file:{name}" for name in files if not name.endswith("/vpatch-image.json")}
     assert edges["vllm"] == [f"overlay:{ONE[1]}"]

@@ -15,7 +15,7 @@ from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_host, parse_repository_tag
 
-from vpatch.errors import Failure, Problem, cause, did_you_mean, nearest
+from vpatch.errors import Failure, Problem, UnknownName, cause, did_you_mean, nearest
 from vpatch.image import Phase, Watch
 from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.registry.reference import login_command, parse
@@ -148,18 +148,19 @@ def _not_pulled(client: DockerClient, ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
         return _full(ref, text)
     what, why, hint = "no such image", f"check its name and its tag ({text})", ""
+    kind: type[Failure] = UnknownName
     if _DENIED.search(text):
         log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
-        why = f"private, or not there: {log_in} ({text})"
+        why, kind = f"private, or not there: {log_in} ({text})", Failure
     elif re.search(r"manifest unknown|not found|no matching manifest", text):
         from vpatch.image.registry.image import similar_tags  # late: it imports what asks registries
 
         hint = similar_tags(parse(ref))
     elif "invalid reference" in text:
-        return Failure(Problem(what, ref, why))
+        return UnknownName(Problem(what, ref, why))
     else:
-        what, why = "cannot pull", text
-    return Failure(Problem(what, ref, why, hint=hint or _similar(client, ref)))
+        what, why, kind = "cannot pull", text, Failure
+    return kind(Problem(what, ref, why, hint=hint or _similar(client, ref)))
 
 
 def _similar(client: DockerClient, ref: str) -> str:

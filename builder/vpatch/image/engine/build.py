@@ -56,7 +56,7 @@ def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
 def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: Run, watch: Watch) -> Built:
     base = built.base
     full_name = base.ref if base.ref.startswith("sha256:") else parse(base.ref).full
-    settings = extend_config(base, layer.diff_id, build_labels(base, full_name, layer.provenance))
+    settings = extend_config(base, layer.diff_id, build_labels(base, full_name, layer.provenance, order.labels))
     watch.phase("loading the layer")
     image, diff_id, new = _load(client, base, settings, layer, run)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))

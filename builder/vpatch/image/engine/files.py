@@ -25,7 +25,7 @@ from vpatch.errors import Failure, Problem, naming
 from vpatch.image.engine import engine_errors
 from vpatch.image.engine.containers import container
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, entry_of
-from vpatch.net.session import size
+from vpatch.net import size
 
 _CHUNK = 1 << 16
 _READERS = 3  # containers that answer one question at a time; more cost more than they gain

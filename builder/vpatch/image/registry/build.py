@@ -45,7 +45,7 @@ def build(order: Order, overlays: Sequence[Catalogued], watch: Watch) -> Built:
 
 
 def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layers: LayeredFiles, watch: Watch) -> Built:
-    labels = build_labels(image.base, image.ref.full, layer.provenance)
+    labels = build_labels(image.base, image.ref.full, layer.provenance, order.labels)
     settings = extend_config(image.base, layer.diff_id, labels)
     targets = [parse(name) for name in order.tags]
     sent, names = 0, []

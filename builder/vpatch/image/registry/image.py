@@ -13,8 +13,8 @@ from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, validate
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry.reference import DIGEST, Reference
 from vpatch.image.registry.repository import Descriptor, NoImageError, Repository, read_blob, retry
+from vpatch.net import size
 from vpatch.net.ranges import CutError, blocks
-from vpatch.net.session import size
 
 LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger manifest
 

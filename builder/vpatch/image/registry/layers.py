@@ -11,14 +11,14 @@ from itertools import chain
 from typing import IO, Any
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import Base
+from vpatch.image.config import Base, steps_of
 from vpatch.image.filesystem import Entry, Files, Kind, Limits, Place, read_record
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.repository import Descriptor, read_blob, retry
 from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Spent, read_layer, read_paths
 from vpatch.image.search import find_vllm, pythonpath, resolve
+from vpatch.net import megabytes, size
 from vpatch.net.ranges import Progress
-from vpatch.net.session import size
 
 SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
 
@@ -34,13 +34,18 @@ _COPIED = re.compile(r"COPY .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +COPY .
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
 
+class UnreadError(Failure):
+    """A layer has to be read, and is larger than what may be."""
+
+
 class LayeredFiles(Files):
     """The files of `image` in the layers that `descend` and `locate` have reached; lower ones do not exist yet.
 
     Once `listed` is set, those files are searched in all layers, and so are mode and owner of every folder. Only files
     that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a hard link to
     one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no answer is wrong
-    because of it. `known` are layers that were read for another image, by digest.
+    because of it. `known` are layers that were read for another image, by digest. Layers whose numbers are in `skipped`
+    count as empty. Of the others, at most `most` bytes are read, packed; what needs more raises `UnreadError`.
     """
 
     def __init__(
@@ -50,10 +55,13 @@ class LayeredFiles(Files):
         *,
         known: Mapping[str, LayerView] | None = None,
         progress: Progress | None = None,
+        most: int | None = None,
     ) -> None:
         self.bytes_read, self._planned = 0, 0
         self.layers_read: list[Descriptor] = []
         self.listed: frozenset[str] | None = None
+        self.skipped: set[int] = set()
+        self._most = most
         self._image, self._keep, self._progress, self._usage = image, keep, progress, Spent()
         self._matches: dict[Callable[[str], object], tuple[set[str], dict[str, bool]]] = {}
         self.views = dict(known or {})  # the layers that were read, by digest: an image may have one many times
@@ -66,6 +74,8 @@ class LayeredFiles(Files):
         """Read the next lower layer that may concern one of the `folders`, if any are given; False at the bottom."""
         while self._depth:
             self._depth -= 1
+            if self._depth in self.skipped:
+                return True
             if not folders or any(self._may_have(self._depth, folder) for folder in folders):
                 self._view(self._depth)
                 return True
@@ -130,6 +140,10 @@ class LayeredFiles(Files):
                 self.locate(path)
         return names_in(self._above(folder), folder)
 
+    def affords(self, layer: Descriptor) -> bool:
+        """Whether a layer may be read, too."""
+        return self._most is None or layer.digest in self.views or self._planned + layer.size <= self._most
+
     def failure(self, why: str) -> Failure:
         """Return the failure that the image cannot be read."""
         return self._image.repository.failure(why)
@@ -146,6 +160,8 @@ class LayeredFiles(Files):
 
     def _above(self, path: str) -> Iterator[LayerView]:
         for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
+            if number in self.skipped:
+                continue
             if self._image.layers[number].digest in self.views or self._may_have(number, path):
                 yield self._view(number)
 
@@ -181,6 +197,10 @@ class LayeredFiles(Files):
         return self.views[layer.digest]
 
     def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
+        if not self.affords(layer):
+            what = f"the layer {layer.digest} was not read"
+            why = f"{megabytes(layer.size)}, and vpatch reads at most {megabytes(self._most or 0)} of an image"
+            raise UnreadError(Problem(what, str(self._image.ref), why))
         self._planned += layer.size
         self.layers_read.append(layer)
 
@@ -229,12 +249,8 @@ def names_in(views: Iterable[LayerView], folder: str) -> tuple[str, ...]:
 
 def destinations(config: Mapping[str, Any], layers: int) -> tuple[str | None, ...]:
     """Return for each layer, from the lowest, the path it was copied to; None if its history does not prove one."""
-    history = config.get("history")
-    made = [entry for entry in history if not entry.get("empty_layer")] if isinstance(history, list) else []
-    if len(made) != layers:  # squashed or edited: the steps do not match the layers
-        return (None,) * layers
     paths: list[str | None] = []
-    for step in (str(entry.get("created_by")) for entry in made):
+    for step in steps_of(config, layers):
         # The pattern takes long for a long line that is made for it.
         found = _COPIED.fullmatch(step) if len(step) <= Limits.PATH else None
         path = found and (found["buildkit"] or found["classic"])

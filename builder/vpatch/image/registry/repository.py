@@ -11,13 +11,13 @@ from urllib.parse import urljoin
 
 import requests
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.foreign import parse_json
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import Reference, is_address, is_private, login_command
 from vpatch.net import session as http
 from vpatch.net.ranges import CutError, blocks
-from vpatch.net.session import answers, cause, shown
+from vpatch.net.session import answers, cause, host_of, shown
 
 ATTEMPTS = 3  # for each blob
 NO_IMAGE = "no such image"
@@ -37,7 +37,7 @@ class MissingError(Failure):
     """The registry answers 404."""
 
 
-class NoImageError(MissingError):
+class NoImageError(MissingError, UnknownName):
     """It has no such image."""
 
 
@@ -82,9 +82,11 @@ class Repository:
         except sessions.DeniedError as error:
             raise self._denied(error.status, str(error)) from None
         except requests.ReadTimeout as error:
-            raise self.failure(f"no answer within {sessions.timeout(method):g} s", again=again) from error
+            why = f"{host_of(error, url)}: no answer within {sessions.timeout(method):g} s"
+            raise self.failure(why, again=again) from error
         except (OSError, ValueError) as error:  # ValueError: invalid addresses
-            raise self.failure(cause(error), again=again) from error
+            host = f"{host_of(error, url)}: " if isinstance(error, requests.RequestException) else ""
+            raise self.failure(f"{host}{cause(error)}", again=again) from error
         if answer.status_code in expect:
             return answer
         answer.close()

@@ -22,7 +22,7 @@ import zstandard
 
 from vpatch.errors import naming
 from vpatch.image.filesystem import WHITEOUT, BlockReader, Entry, Kind, Limits, entry_of
-from vpatch.net.session import size
+from vpatch.net import size
 
 LARGE = 8 << 20  # bytes of a file that is not kept in memory
 
