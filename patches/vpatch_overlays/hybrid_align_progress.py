@@ -33,7 +33,8 @@ unless_budget_is_less = """
      aligned_end = end // block_size * block_size
 +    if aligned_end <= start and block_size <= max_prefill_tokens:
 +        boundary = start // block_size * block_size + block_size
-+        aligned_end = end_within_block(start, end, min(boundary, prefill_end), self.num_spec_tokens)
++        prompt_end = max(request.num_prompt_tokens, request.num_tokens - 1)
++        aligned_end = end_within_block(start, end, min(boundary, prompt_end), self.num_spec_tokens)
      if aligned_end > start or block_size <= max_prefill_tokens:
          end = aligned_end
 """

@@ -15,10 +15,16 @@ it lands after, a new request reads a foreign count where no request of the last
 A request then continues from the state of another token, without an error: its answer is wrong. With prefix caching the
 wrong state enters the cache, and later requests continue from it.
 
-The overlay waits for the copy before the first row moves, and reads the counts row by row, as vllm-project/vllm#53919
-proposes. The runner waited for this copy already, a few hundred microseconds later. Both halves are needed: with the
-wait of vllm-project/vllm#53613 alone, every copy lands early, and the wrong order becomes certain. vLLM 0.18 is right:
-before rows move, it waits for the tokens of the last step, which are copied after the counts.
+The overlay waits for the copy before the runner prepares a step, and reads the counts row by row, as
+vllm-project/vllm#53919 proposes. The runner waited for this copy already, a few hundred microseconds later. Both halves
+are needed: with the wait of vllm-project/vllm#53613 alone, every copy lands early, and the wrong order becomes certain
+for two or more requests. A community patch (noonghunna/club-3090#1061) does that; the overlay completes it, and leaves
+its wait where it is. vLLM 0.18 is right: before rows move, it waits for the tokens of the last step, which are copied
+after the counts.
+
+The wait is the first statement of `synchronize_input_prep`, which every step enters before it changes anything. It
+stands before the test of `prepare_inputs_event`: this is None without asynchronous scheduling, and with pipeline
+parallelism nothing else orders the copy then.
 
 Up to vLLM 0.25.1, a hybrid model with MTP and prefix caching needs both `hybrid-mtp-counts` and `hybrid-mtp-prefix`.
 
@@ -44,6 +50,8 @@ rows = File("vllm/v1/worker/gpu_input_batch.py")
 
 WAIT = "self.num_accepted_tokens_event.synchronize()"
 HAS_EVENT = "self.num_accepted_tokens_event is not None"
+# Not `HAS_EVENT` alone: the wait of another patch has that condition, and would pass for a half of this overlay.
+DRAFTS = f"self.speculative_config is not None and {HAS_EVENT}"
 READS_ON_CPU = f"""{HAS_EVENT} and not (
     self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align"
 )"""
@@ -52,20 +60,22 @@ for request in reqs_to_add:
     self.input_batch.add_request(request)
     self.input_batch.update_req_spec_token_ids(request, scheduled_spec_tokens)
 """
+PREPARED = "try:\n    yield\nfinally:\n    ..."
 RECORD = "self.num_accepted_tokens_event.record()"
 COUNTS = "self.num_accepted_tokens_cpu"
 
-# The runner waits for the copy right before the first row moves, and then reads the counts as the rows have them.
+# The runner waits for the copy before it prepares a step, and then reads the counts as the rows have them. A dummy run
+# enters here, too: an event that was never recorded, or long ago, does not wait. Upstream's own wait, right before the
+# runner reads, may stay or be gone: it has nothing left to wait for.
 row_by_row = """
-@@ GPUModelRunner._update_states
-+# The rows that move are those that this copy writes.
+@@ GPUModelRunner.synchronize_input_prep
++# This copy writes rows that the step moves.
 +if $WAIT_IF:
 +    self.num_accepted_tokens_event.synchronize()
- for request in reqs_to_add:
-     self.input_batch.add_request(request)
-     self.input_batch.update_req_spec_token_ids(request, scheduled_spec_tokens)
+ if self.prepare_inputs_event is None:
+     yield
+     return
 @@ GPUModelRunner._prepare_inputs / if $READ_IF
--self.num_accepted_tokens_event.synchronize()
 -if self.use_async_scheduling and prev_req_id_to_index:
 -    prev_idx = self.prev_positions.np[:num_reqs]
 -    new_mask = prev_idx < 0
@@ -98,26 +108,31 @@ maps = prepare_inputs.contains("self.input_batch.num_accepted_tokens_cpu[np.wher
 reads = prepare_inputs.contains(
     "self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]"
 )
-# The runner waits for the copy before `_prepare_inputs`: in vllm-project/vllm#53613 and #53919, in no release.
+# The runner waits for the copy before `_prepare_inputs`: in vllm-project/vllm#53613 and #53919, in no release. Beside
+# the overlay's own wait this one changes nothing, wherever it stands.
 waits = update_states.contains(WAIT) | input_prep.contains(WAIT) | execute.contains(WAIT)
-# This wait, with or without a condition, stands before the first row moves: in vllm-project/vllm#53919.
-waits_in_time = update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}") | update_states.contains(
-    f"if ...:\n    ...\n    {WAIT}\n    ...\n...\n{FIRST_MOVE}"
+# This wait, with or without a condition, stands before the first row moves: in vllm-project/vllm#53919, or where the
+# overlay has it.
+WAIT_IF_ANY = f"if ...:\n    ...\n    {WAIT}\n    ..."
+waits_in_time = (
+    update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}")
+    | update_states.contains(f"{WAIT_IF_ANY}\n...\n{FIRST_MOVE}")
+    | input_prep.contains(f"{WAIT}\n...\n{PREPARED}")
+    | input_prep.contains(f"{WAIT_IF_ANY}\n...\n{PREPARED}")
 )
 # vLLM 0.18: these tokens are copied after the counts, on a stream that waits for them.
 waits_for_tokens = update_states.contains(
     f"valid_sampled_token_count = self._get_valid_sampled_token_count()\n...\n{FIRST_MOVE}"
 ).means("this vLLM waits for the last step's tokens before rows move")
 
-waits_alone = (waits & maps).means("the wait of vllm-project/vllm#53613 is there, without the other half of #53919")
 reads_alone = (reads & ~maps & ~waits).means(
     "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
 )
 has_snapshot = runner.defines("GPUModelRunner._sync_num_accepted_tokens").means(
     "another fix, of vllm-project/vllm#51599, is there"
 )
-another_fix = waits_alone | reads_alone | has_snapshot
-# The defect of 0.19 and later is there, and no other fix, nor half of one: the overlay is not stacked on these.
+another_fix = reads_alone | has_snapshot
+# The defect of 0.19 and later is there, and no other way to read: the overlay is not stacked on one.
 unfixed = moves_counts & copies_into_rows & ~another_fix
 
 
@@ -155,7 +170,7 @@ overlay = Overlay(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
                     edits=runner.patch(row_by_row, WAIT_IF=READS_ON_CPU, READ_IF="needs_cpu_accepted_counts"),
                 ),
-                "0.19": Shape(when=unfixed, edits=runner.patch(row_by_row, WAIT_IF=HAS_EVENT, READ_IF=HAS_EVENT)),
+                "0.19": Shape(when=unfixed, edits=runner.patch(row_by_row, WAIT_IF=DRAFTS, READ_IF=HAS_EVENT)),
             },
         ),
     ),

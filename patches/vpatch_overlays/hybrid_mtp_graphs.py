@@ -68,8 +68,8 @@ def needed(use: Use) -> Need:
 overlay = Overlay(
     summary="CUDA graphs on hybrid models: a prompt as short as a decode is not computed by the graph of decodes.",
     symptoms=(
-        "With MTP on a hybrid model (Qwen3.5, Qwen3.6), a whole answer is garbage, such as !!!!, with HTTP 200. With "
-        "--enforce-eager the same request is answered well.",
+        "With MTP on a hybrid model (Qwen3.5, Qwen3.6), a whole answer is garbage, such as only exclamation "
+        "marks (!!!!), with HTTP 200. With --enforce-eager the same request is answered well.",
         "A prompt of one token, or of one more than the draft tokens, is answered with garbage.",
     ),
     upstream=(

@@ -40,7 +40,7 @@ overlay = Overlay(
         "With MTP or EAGLE and many requests, or with images, the engine dies of a device-side assert in the embedding:"
         " vectorized gather kernel index out of bounds.",
     ),
-    errors=("vectorized gather kernel index out of bounds",),
+    errors=("vectorized gather kernel index out of bounds", "num_output_placeholders"),
     upstream=("vllm-project/vllm#37159", "vllm-project/vllm#40768", "vllm-project/vllm#46899"),
     needed=needed,
     releases={

@@ -10,8 +10,8 @@ is installed separately, or else the copy in the wheel. Without one, vLLM choose
 DeepGEMM. A newer `deep_gemm` that has the sources is used as before. Compute capabilities 9.0 and 10.x are not asked.
 
 No Python file tells which wheel has the sources, so vpatch lists their folder in the tree. A tree without that folder,
-such as one that `vpatch fetch` makes or a source checkout that was not built, cannot tell; there the overlay is not
-applicable, for on 0.25, 0.26 and from 0.28 on nothing is to be fixed. An installed vLLM and an image can tell.
+such as a source checkout that was not built, cannot tell; there the overlay is not applicable, for on 0.25, 0.26 and
+from 0.28 on nothing is to be fixed. An installed vLLM, an image and a tree that `vpatch fetch` makes can tell.
 
 Without the patch, `VLLM_USE_DEEP_GEMM=0` in the environment of the server does the same for these three releases. The
 overlay does not make DeepGEMM work anywhere: GB10 (compute capability 12.1) faults even where the sources ship
@@ -54,7 +54,7 @@ LACKING = (
 claims_nothing = claim.contains(f"return {WITHOUT_12}") | claim_before_0_19.contains(WITHOUT_12_BEFORE_0_19)
 # A source of DeepGEMM is for compute capability 12.x: in the wheels of 0.25, 0.26 and from 0.28 on.
 ships = sources.has("sm120_*")
-# DeepGEMM is claimed on 12.x, as from 0.24 on, in a tree without the folder of the sources, such as a fetched one.
+# DeepGEMM is claimed on 12.x, as from 0.24 on, in a tree without the folder of the sources, such as a checkout.
 cannot_tell = ~sources.exists & claim.contains(f"return {WITHOUT_12} or cls.is_device_capability_family(120)")
 
 
@@ -77,6 +77,7 @@ overlay = Overlay(
         'On an RTX 5090 or RTX PRO 6000, a block-FP8 model dies at start, with "Unknown SF transformation" or '
         '"Unknown recipe" from DeepGEMM.',
     ),
+    errors=("DeepGemmFp8BlockScaledMMKernel",),
     upstream=("vllm-project/vllm#47436", "vllm-project/vllm#51758", "vllm-project/vllm#43477"),
     needed=needed,
     releases={
@@ -92,7 +93,7 @@ overlay = Overlay(
             "claim",
             absent=claims_nothing.means("this vLLM claims no DeepGEMM on 12.x")
             | ships.means("this vLLM has DeepGEMM's sm120 kernels")
-            | cannot_tell.means("not applied: no DeepGEMM folder here"),
+            | cannot_tell.means("no DeepGEMM folder to look into"),
             shapes={
                 # The folder of the sources is there, and has none for 12.x: the wheels of 0.24.0, 0.27.0 and 0.27.1.
                 "0.24": Shape(

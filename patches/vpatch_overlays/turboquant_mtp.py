@@ -110,8 +110,10 @@ overlay = Overlay(
         "all metrics look healthy.",
         "With a TurboQuant KV cache, a request that found its beginning in the prefix cache answers as if it had not "
         "been there, now and then, and only beside other requests.",
-        "On vLLM 0.20, an engine with TurboQuant and speculative decoding dies while it captures CUDA graphs.",
+        "On vLLM 0.20, an engine with TurboQuant and speculative decoding dies while it captures CUDA graphs, with "
+        '"Cannot copy between CPU and CUDA tensors during CUDA graph capture".',
     ),
+    beside=("SpeculativeConfig(method", "turboquant_attn.py"),
     upstream=(
         *("vllm-project/vllm#40807", "vllm-project/vllm#40880", "vllm-project/vllm#53180", "vllm-project/vllm#53406"),
         *("vllm-project/vllm#46460", "vllm-project/vllm#46461"),

@@ -62,9 +62,10 @@ def needed(use: Use) -> Need:
 overlay = Overlay(
     summary="TurboQuant's continuation prefill in tiles of 16,384 tokens, counted when the KV cache is sized.",
     symptoms=(
-        "A long prompt ends in 'out of memory', although the KV cache has room for it.",
+        "With a TurboQuant KV cache, a long prompt ends in 'out of memory', although the KV cache has room for it.",
         "While vLLM reads a long prompt, it takes gigabytes more than --gpu-memory-utilization allows.",
     ),
+    beside=("in _continuation_prefill",),
     upstream=("vllm-project/vllm#43878", "vllm-project/vllm#40420"),
     needed=needed,
     releases={

@@ -21,7 +21,7 @@ from textwrap import indent
 
 from vpatch.core.calls import Call, Calls
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
+from vpatch.core.engine import Engine, Read
 from vpatch.core.landing.fit import found
 from vpatch.core.landing.interfaces import parse_interface, signature
 from vpatch.core.landing.lookup import Defined, Lookup
@@ -86,7 +86,11 @@ def mutants(release: str, item: Catalogued) -> Iterator[Mutant]:
 
 def _applied(item: Catalogued, release: str) -> set[str]:
     """Return the keys of the code that an overlay has on a release."""
-    _, landed = Engine([item]).landed(locate(tree_of(release)).read)
+    return _keys(Engine([item]), locate(tree_of(release)).read)
+
+
+def _keys(engine: Engine, read: Read) -> set[str]:
+    _, landed = engine.landed(read)
     keys = {f"{part} {shape}" for _, part, shape in landed}
     return keys | {
         edit.file for findings in landed.values() for edit, _ in findings if edit.file.startswith(COMPANIONS)
@@ -185,8 +189,18 @@ def judged(mutants: Sequence[Mutant], calls: Calls | None) -> list[Outcome]:
             return mutant.text.encode() if file == mutant.file else tree.read(file)
 
         before, after = (engine.status(read)[0] for engine in engines)
+        if after.state is State.PENDING and not mutant.harmless:
+            mutant = replace(mutant, harmless=_unreached(mutant, engines[1], read, tree.read))  # noqa: PLW2901
         found.append(Outcome(mutant, before.state, after.state, after.because))
     return found
+
+
+def _unreached(mutant: Mutant, engine: Engine, read: Read, original: Read) -> str:
+    """Return why the code that was inserted does not reach what the mutant changed; "" if it does."""
+    if _keys(engine, read) != _keys(engine, original):
+        return "another layout of the overlay fits, whose call is right"
+    patched, known = (engine.plan(each).files.get(mutant.file) for each in (read, original))
+    return "the overlay replaces it" if patched and patched == known else ""
 
 
 HEADER = """# Mutants of what overlays call
@@ -196,7 +210,8 @@ than in the list of what the overlay takes (`_calls/` beside the overlays): its 
 field, or a name.
 
 *Before* is without the lists. With a *harmless* mutant the code is right all the same: it passes the arguments that
-change places by name, or ignores the result. The others must be refused; those that are not are below the table.
+change places by name, ignores the result, or replaces the function, or another layout of the overlay fits. The others
+must be refused; those that are not are below the table.
 
 No static check sees that a function returns another value of the same shape (`returns-other-value`, or a pair in place
 of a pair): `vpatch status -v` has a note for each callee whose body is new. A method that a subclass overrides is

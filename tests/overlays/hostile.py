@@ -30,12 +30,13 @@ from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
 from vpatch.core.syntax import DEFINITIONS, along
 from vpatch.core.verdict import Changeset, EditFinding, State
 from vpatch.core.workspace import Workspace
+from vpatch.tree.locate import Tree, locate
 
 from tests.engines import engine_of
 from tests.overlays import overrides
 from tests.overlays.mutants import compiles
 from tests.overlays.overrides import Override
-from tests.overlays.renames import Span, Variable, renamed, variables
+from tests.overlays.renames import Span, Variable, renamed, typing_only, variables
 from tests.releases import tree_of
 from tests.session import spare_the_collector
 
@@ -98,6 +99,8 @@ class File:
         if variable in known and renamed(self.patched, known[variable], new) != result:
             return "the new code has the old name"
         hidden = Variable("module", "", new)
+        if variable.kind == "module" and variable.name in typing_only(self.text):
+            return ""  # nothing has its new name when the code runs
         captured = hidden in known and len(variables(result).get(hidden, ())) != len(known[hidden])
         return f"the new code's `{new}` is another one" if captured else ""
 
@@ -116,15 +119,18 @@ class File:
             for depth in range(1, len(steps) + 1):
                 made += overrides.of_definition(self.text, ".".join(steps[:depth]))
         for edit, finding in self.found:
-            for path in (*finding.regions, *finding.context):
+            known = (*finding.regions, *finding.context)
+            headers = {path[:-1] for path in known if path[-1][1] < 0}
+            for path in known:
                 path = path[:-1] if path[-1][0] == "header" else path  # noqa: PLW2901
                 if path[-1][0].startswith("gap"):
                     continue
                 *_, anchor = (node for node in along(tree, path) if isinstance(node, ast.stmt))
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     *above, (block, index) = path
-                    cuts = (*above, (block, index - 1)) in finding.regions  # it begins by the statement before
-                    made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
+                    # It begins by the statement before, or knows the whole of this block: those in a hunk are closed.
+                    exact = (*above, (block, index - 1)) in finding.regions or tuple(above) in headers
+                    made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not exact]
         for where in self.scopes:
             *_, definition = overrides.chain(overrides.parsed(self.patched), where)
             used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)} & self._imported
@@ -194,8 +200,12 @@ class Release:
     root: Path
 
     def read(self, file: str) -> bytes | None:
-        path = self.root / file
-        return path.read_bytes() if path.is_file() else None
+        """Read a file; of a folder, return the listing, without which some overlays take vLLM for an older one."""
+        return self._tree.read(file)
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return locate(self.root)
 
     @cached_property
     def files(self) -> list[File]:

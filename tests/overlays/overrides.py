@@ -50,11 +50,16 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     """Yield every override of the function or class with this qualified name."""
     *owners, node = chain(parsed(text), name)
     assert isinstance(node, Function | ast.ClassDef)
-    around, _, last = name.rpartition(".")
+    reached, line, indent = _reached(text, name, [*owners, node])
+    around, _, last = reached.rpartition(".")
     top, owner = name.partition(".")[0], owners[-1] if owners else None
     in_class = isinstance(owner, ast.ClassDef)
     inner, lines = " " * node.col_offset, text.splitlines(keepends=True)
     end = (owner if in_class and owner else node).end_lineno or 0
+
+    def behind(code: str) -> str:
+        return _after(text, line, f"\n{indent}{code}\n")
+
     again = "\n{0}def {1}(*arguments, **options):\n{0}    return None\n"
     methods = (
         [m for m in owner.body if isinstance(m, Function) and m is not node] if isinstance(owner, ast.ClassDef) else []
@@ -66,18 +71,18 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
         "conditional": _after(text, end, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n"),
         "in-a-try": f"{text}\ntry:\n    from vp_fast import {top}\nexcept ImportError:\n    pass\n",
         "by-global": f"{text}\ndef vp_install():\n    global {top}\n    {top} = vp_other\n",
-        "deleted": f"{text}\ndel {name}\n",
-        "assigned": f"{text}\n{name} = vp_other\n",
+        "deleted": behind(f"del {reached}"),
+        "assigned": behind(f"{reached} = vp_other"),
         "dead-if": "".join(indented(lines, node, "if False:")),
         "typing-only": "".join(indented(lines, node, "if TYPE_CHECKING:")),
     }
     harmless = {
-        "another-assigned": f"{text}\n{name}_vp = vp_other\n",
+        "another-assigned": behind(f"{reached}_vp = vp_other"),
         "another-definition": _after(text, end, again.format(inner, f"vp_{last}")),
     }
     if in_class:
-        harmful["setattr"] = f'{text}\nsetattr({around}, "{last}", vp_other)\n'
-        harmless["another-setattr"] = f'{text}\nsetattr({around}, "vp_{last}", vp_other)\n'
+        harmful["setattr"] = behind(f'setattr({around}, "{last}", vp_other)')
+        harmless["another-setattr"] = behind(f'setattr({around}, "vp_{last}", vp_other)')
         if of_self:
             harmful["on-the-instance"] = _before(text, of_self, f"self.{last} = vp_other")
             harmful["on-the-class"] = _before(text, of_self, f"type(self).{last} = vp_other")
@@ -88,6 +93,35 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
         harmless["decorated-and-kept"] = _before(cached, first, "import functools")
     for kind, changed in (harmful | harmless).items():
         yield Override(kind, name, changed, kind in harmful)
+    if isinstance(owner, Function):
+        yield from _of_installed(text, name, owner, last)
+
+
+def _of_installed(text: str, name: str, owner: Function, last: str) -> Iterator[Override]:
+    """Yield what becomes of a nested function where its owner makes it an attribute, as in `cls.method = method`."""
+    for stmt in ast.walk(owner):
+        match stmt:
+            case ast.Assign(targets=[ast.Attribute() as target], value=ast.Name(id=value)) if value == last:
+                attribute, indent, end = ast.unparse(target), " " * stmt.col_offset, stmt.end_lineno or 0
+                lines = text.splitlines(keepends=True)
+                again, another = (f"{indent}{attribute}{behind} = vp_other\n" for behind in ("", "_vp"))
+                lines[stmt.lineno - 1 : end] = [again]
+                yield Override("installed-another", name, "".join(lines), harmful=True)
+                yield Override("installed-and-replaced", name, _after(text, end, again), harmful=True)
+                yield Override("another-installed", name, _after(text, end, another), harmful=False)
+
+
+def _reached(text: str, name: str, nodes: Sequence[ast.stmt]) -> tuple[str, int, str]:
+    """Return the name by which other statements reach a definition, the line behind which they may stand, and how.
+
+    They stand in the module, or in the innermost function around the definition: a function has no attributes for what
+    is defined in it, so that `outer.inner = other` overrides nothing.
+    """
+    functions = [depth for depth, node in enumerate(nodes[:-1]) if isinstance(node, Function)]
+    if not functions:
+        return name, len(text.splitlines()), ""
+    first = nodes[functions[-1] + 1]
+    return ".".join(name.split(".")[functions[-1] + 1 :]), first.end_lineno or 0, " " * first.col_offset
 
 
 def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:

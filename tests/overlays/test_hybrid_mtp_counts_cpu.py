@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from packaging.version import Version
 
+from tests.overlays.test_hybrid_mtp_counts import RUNNER
+from tests.paths import link
 from tests.releases import fact, tree_of
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import Comparison, each, ran
@@ -52,3 +57,29 @@ def test_random_sequences_of_steps(seen: Comparison, release: str, mode: str) ->
     if since(release, "0.19"):
         assert patched["wrong"] == patched["moved before a wait"] == 0
         assert bool(patched["waits"]) is waits(release, mode)
+
+
+# As of noonghunna/club-3090#1061: behind the other wait, and the counts are still mapped.
+OTHER_WAIT = "        self.prepare_inputs_event.synchronize()\n"
+ADDED = (
+    "        if self.num_accepted_tokens_event is not None:\n            self.num_accepted_tokens_event.synchronize()\n"
+)
+
+
+@pytest.mark.parametrize("of", ["0.23.0", "0.33.0"])
+def test_a_wait_that_another_patch_put_in(of: str, tmp_path: Path) -> None:
+    """The wait alone is wrong whenever two rows trade places; with the overlay, counts are right."""
+    tree = shutil.copytree(tree_of(of), tmp_path / of, copy_function=link)
+    text = (runner := tree / RUNNER).read_text()
+    assert text.count(OTHER_WAIT) == 1
+    runner.unlink()
+    runner.write_text(text.replace(OTHER_WAIT, OTHER_WAIT + ADDED))
+
+    alone, both = (
+        ran("probe_hybrid_mtp_counts", of, one, "4", str(LENGTH), ready="bare")["align"]
+        for one in (tree, patched_tree(of, OVERLAY, pristine=tree))
+    )
+
+    assert alone["moved before a wait"] == both["moved before a wait"] == both["wrong"] == 0
+    assert alone["waits"] == both["waits"] > 0
+    assert alone["wrong"] > 0

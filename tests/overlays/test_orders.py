@@ -62,6 +62,8 @@ def test_overlays_that_change_the_same_functions_give_the_same_bytes_in_any_orde
 
 def test_what_goes_beyond_upstream_is_applied_only_when_it_is_named() -> None:
     assert FACTS.keys() - {item.id for item in select(discover())} == {
+        "compile-cache-key",
+        "qwen-parser-text",
         "receipt",
         "turboquant-decode",
         "turboquant-tiles",

@@ -20,7 +20,7 @@ import pytest
 from vpatch import api
 from vpatch.core.catalogue import Selection
 from vpatch.guest.vpatch_claim import RECEIPT
-from vpatch.image.patch import PROVENANCE
+from vpatch.manifest import BUILT
 from vpatch.run.content import Content
 from vpatch.run.launch import planned
 from vpatch.run.store import farm_of
@@ -34,6 +34,8 @@ from tests.processes import UNWATCHED
 from tests.run.standin import LOAD, WAITS, add_own, started
 from tests.run.test_receipt import HELD, IN_MEMORY, METRIC
 from tests.tiers import deep
+
+pytestmark = pytest.mark.deep  # these start interpreters
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
 WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs
@@ -172,7 +174,7 @@ def test_without_a_proof_the_server_runs_and_says_why(how: str, applied: Applied
 def image(on: Applied) -> None:
     """A base that `vpatch build` made, to which `vpatch apply` wrote no more: its record is that of the image."""
     record = json.loads(kept(on).read_bytes())
-    (kept(on).parents[1] / PROVENANCE).write_text(json.dumps({**record, "overlays": []}))
+    (kept(on).parents[1] / BUILT).write_text(json.dumps({**record, "overlays": []}))
     kept(on).unlink()
 
 
@@ -180,7 +182,7 @@ def two(on: Applied, *, older: str) -> None:
     """`build` changes what `apply` wrote to its base, and `apply` adds to an image."""
     record = json.loads(kept(on).read_bytes())
     before = {file: {**known, "after": ["0" * 64]} for file, known in record["files"].items()}
-    places = {"provenance.json": kept(on), PROVENANCE: kept(on).parents[1] / PROVENANCE}
+    places = {"provenance.json": kept(on), BUILT: kept(on).parents[1] / BUILT}
     for name, place in places.items():
         place.write_text(json.dumps({**record, "files": before if name == older else record["files"]}))
 
@@ -193,7 +195,7 @@ def left(on: Applied) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("change", [image, left, partial(two, older="provenance.json"), partial(two, older=PROVENANCE)])
+@pytest.mark.parametrize("change", [image, left, partial(two, older="provenance.json"), partial(two, older=BUILT)])
 def test_other_records_prove_the_same(change: Callable[[Applied], None], applied: Applied) -> None:
     change(applied)
     ran = applied.run(f"{LOAD}{HELD}")

@@ -9,9 +9,13 @@ import pytest
 from vpatch.testing import Case, State, check
 
 from tests.conftest import Program
+from tests.loopback import IndexServer, index, settings
 from tests.overlays.deepgemm import SOURCES, add_sources, sources_of
 from tests.overlays.tables import check_result, drifted, on
 from tests.releases import RELEASES, cases, shown, tiered
+from tests.wheels import wheel_of
+
+__all__ = ["index", "settings"]
 
 Trees = Callable[..., Path]
 
@@ -22,7 +26,7 @@ FAMILY = "or cls.is_device_capability_family(120)"
 IMPORT = "\nlogger = init_logger(__name__)\n"
 CLAIMS_NOTHING = "this vLLM claims no DeepGEMM on 12.x"
 SHIPS = "this vLLM has DeepGEMM's sm120 kernels"
-CANNOT_TELL = "not applied: no DeepGEMM folder here"
+CANNOT_TELL = "no DeepGEMM folder to look into"
 
 CASES = (
     *on("<0.19", State.NOT_APPLICABLE, f"{CLAIMS_NOTHING}: is_deep_gemm_supported has `"),
@@ -89,6 +93,26 @@ def test_only_the_claim_changes_and_one_source_tells(names: tuple[str, ...], lin
     check_result(ID, "0.26.0", tree, tmp_path / "without", CUDA, (STOCK, PATCHED), imported)
     add_sources(tree, ("sm120_x.cuh",))
     check(Case("0.26.0", State.NOT_APPLICABLE, says=f"{SHIPS}: "), ID, tree=tree, scratch=tmp_path / "with")
+
+
+@pytest.mark.parametrize("ships", [True, False])
+def test_a_fetched_tree_tells_what_the_wheel_does(
+    vpatch: Program,
+    index: IndexServer,
+    linked: Trees,
+    tmp_path: Path,
+    ships: bool,  # noqa: FBT001 - of a table
+) -> None:
+    names = tuple(name for name in sources_of("0.33.0") if ships or not name.startswith("sm120_"))
+    index.publish("vllm-0.33.0-py3-none-any.whl", wheel_of(add_sources(linked("0.33.0"), names)))
+    fetched = tmp_path / "fetched"
+    assert vpatch("fetch", "0.33.0", fetched).code == 0
+
+    in_tree = vpatch("status", fetched, "--overlay", ID, "--json").json
+    (in_wheel,) = vpatch("matrix", "--vllm", "0.33.0", "--overlay", ID, "--json").json["rows"]
+
+    states = [found["overlays"][0]["state"] for found in (in_tree, in_wheel)]
+    assert states == ["not_applicable" if ships else "pending"] * 2
 
 
 @pytest.mark.deep

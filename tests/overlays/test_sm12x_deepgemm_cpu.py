@@ -9,7 +9,8 @@ import pytest
 from vpatch.image.checks import outcome
 
 from tests.overlays.deepgemm import sources_of
-from tests.overlays.test_probes import LIMIT_S, MISSED, SCRIPTS, Outcomes, run_scripts
+from tests.overlays.probing import LIMIT_S, SCRIPTS, Outcomes, run_scripts
+from tests.overlays.test_probes import MISSED
 from tests.tiers import sampled
 from tests.validation.cpu.comparison import Comparison, each, ran
 from tests.validation.cpu.trees import patched_tree, with_sources

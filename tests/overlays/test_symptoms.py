@@ -11,7 +11,7 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.known.lines import MESSAGE
 
-from tests.releases import FACTS, fact, tree_of
+from tests.releases import FACTS, FIRST, fact, tree_of
 
 SYMPTOMS = {item.id: item.overlay.symptoms for item in discover() if item.id in FACTS}
 ERRORS = {item.id: item.overlay.errors for item in discover() if item.id in FACTS}
@@ -25,6 +25,22 @@ RAISED = {
     "turboquant-auto-dtype": ("0.26.0", "vllm/model_executor/layers/quantization/turboquant/config.py"),
     "turboquant-hybrid": ("0.20.2", "vllm/engine/arg_utils.py"),
     "turboquant-workspace": ("0.21.0", "vllm/v1/worker/workspace.py"),
+}
+# Where vLLM writes what shows that a line with many causes is an overlay's, as its source has it.
+SIGNS = {
+    "SpeculativeConfig(method": ("vllm/config/speculative.py", "SpeculativeConfig({method=}"),
+    "attention page size is >= mamba page size": (
+        "vllm/platforms/interface.py",
+        "to ensure that attention page size is >= mamba page size.",
+    ),
+    "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE)": (
+        "vllm/v1/worker/gpu_model_runner.py",
+        "Capturing CUDA graphs ({}, {})",
+    ),
+    "Capturing CUDA graphs (decode, FULL)": ("vllm/v1/worker/gpu_model_runner.py", '"decode" if uniform_decode else'),
+    "Directly load AOT compilation": ("vllm/compilation/decorators.py", "Directly load AOT compilation from path"),
+    "in _continuation_prefill": ("vllm/v1/attention/backends/turboquant_attn.py", "def _continuation_prefill("),
+    "turboquant_attn.py": ("vllm/v1/attention/backends/turboquant_attn.py", ""),
 }
 BY_PYTHON = {"turboquant-skip-list": lambda: int("sliding_window")}
 
@@ -60,6 +76,15 @@ def test_a_message_is_in_the_sources(overlay: str, message: str) -> None:
     assert len("".join(words)) > 30
     assert [one for one in texts(file) if said.search(one)]
     assert f"raise {error}(" in file.read_text()
+
+
+def test_signs_are_in_the_sources() -> None:
+    overlays = [item.overlay for item in discover()]
+
+    assert {sign for overlay in overlays for sign in (*overlay.beside, *overlay.not_beside)} == {*SIGNS}
+    for release in FIRST:
+        lacking = [sign for sign, (file, text) in SIGNS.items() if text not in (tree_of(release) / file).read_text()]
+        assert not lacking, release
 
 
 @pytest.mark.parametrize("overlay", BY_PYTHON)

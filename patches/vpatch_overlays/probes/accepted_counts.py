@@ -1,21 +1,23 @@
 """Drive vLLM's own code from step to step, without a GPU, and see which accepted counts each request reads.
 
-These run as they are: `InputBatch`, `GPUModelRunner._update_states`, `_may_reorder_batch`, `_compute_prev_positions`,
-`_update_states_after_model_execute`, and the statements of `_prepare_inputs` that read the counts. The copy of the
-counts to the CPU is simulated: it lands before a chosen move of rows, or when the runner waits for it.
+These run as they are: `InputBatch`, `GPUModelRunner.synchronize_input_prep`, `_update_states`, `_may_reorder_batch`,
+`_compute_prev_positions`, `_update_states_after_model_execute`, and the statements of `_prepare_inputs` that read the
+counts. The copy of the counts to the CPU is simulated: it lands before a chosen move of rows, or when the runner waits
+for it.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
+
+from vpatch_overlays.probes.bare import unpin
 
 DRAFTS, PROMPT, REST = 3, 8, 2
 EARLY, LATE = 0, 1 << 30
@@ -62,9 +64,7 @@ class Steps:
         import torch
         from vllm.v1.worker import gpu_input_batch, gpu_model_runner
 
-        for module in [module for name, module in sys.modules.items() if name.startswith("vllm.")]:
-            if "PIN_MEMORY" in vars(module):
-                module.PIN_MEMORY = False  # type: ignore[attr-defined]
+        unpin()
         gpu_model_runner.get_pp_group = lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1)
         gpu_model_runner.mamba_utils.postprocess_mamba = lambda *_, **__: None  # it copies states
         self.mode, self.torch, self.module, self.copy = mode, torch, gpu_model_runner, Copy()
@@ -87,7 +87,11 @@ class Steps:
         """
         self.copy.due, self.copy.log[:] = lands, []
         self.output = self._output(scheduled, set(ended), set(drafts))
-        self.runner._update_states(self.output)
+        with self.runner.synchronize_input_prep():
+            self.runner._update_states(self.output)
+            return self._read()
+
+    def _read(self) -> dict[str, int]:
         count = self.batch.num_reqs
         if hasattr(type(self.runner), "_compute_prev_positions"):
             self.runner._compute_prev_positions(count)
@@ -146,6 +150,7 @@ class Steps:
             prev_num_draft_tokens=_buffer(rows, torch.int32),
             num_computed_tokens=torch.zeros(rows, dtype=torch.int32),
             num_accepted_tokens_event=self.copy,
+            prepare_inputs_event=MagicMock() if asynchronous else None,
             input_batch=self.batch,
             use_async_scheduling=asynchronous,
             use_async_spec_decode=asynchronous,

@@ -6,6 +6,7 @@ for configurations, layers without weights, and sizes.
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ def settle() -> None:
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda look: look()  # another process would find no platform
+
+
+def unpin() -> None:
+    """Have vLLM's modules that are loaded pin no memory, which needs a device."""
+    from vllm.platforms import current_platform
+    from vllm.utils import platform_utils
+
+    current_platform.is_pin_memory_available = lambda: False
+    platform_utils.is_pin_memory_available.cache_clear()
+    for module in [module for name, module in sys.modules.items() if name.startswith("vllm.")]:
+        if "PIN_MEMORY" in vars(module):
+            module.PIN_MEMORY = False  # type: ignore[attr-defined]
 
 
 def expect(what: str, wanted: object, found: object) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from vpatch_overlays.probes.bare import expect, settle
+from vpatch_overlays.probes.bare import expect, settle, unpin
 from vpatch_overlays.probes.statements import run
 
 DRAFTS = 3
@@ -56,9 +55,7 @@ def builder() -> Any:
         def __getattr__(self, _name: str) -> int:
             return 0
 
-    for module in [module for name, module in sys.modules.items() if name.startswith("vllm.")]:
-        if "PIN_MEMORY" in vars(module):
-            module.PIN_MEMORY = False  # type: ignore[attr-defined]
+    unpin()
     gdn_attn.compute_causal_conv1d_metadata = lambda *_, **__: (None, None, None)
     made = Builder()
     made.__dict__.update(
@@ -72,10 +69,18 @@ def builder() -> Any:
     return made
 
 
-def metadata(made: Any, rows: Sequence[Row], *, padding: int = 0) -> Any:
-    """Build the metadata of a step without drafts, from what the V1 runner tells of it.
+def metadata(made: Any, rows: Sequence[Row], *, padding: int = 0, columns: int = 1, **given: Any) -> Any:
+    """Build the metadata of a step, from what the V1 runner tells of it.
 
     Row `i` has its state in block `i + 1`; rows of padding, behind the others, have block 0.
+
+    Args:
+        made: the builder.
+        rows: the requests.
+        padding: rows behind them.
+        columns: blocks of a row for the states of its drafts. With more than one, row `i` has the blocks from
+            `i * columns + 1` on.
+        given: what the builder is told of drafts, beside the step.
     """
     import torch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -84,6 +89,7 @@ def metadata(made: Any, rows: Sequence[Row], *, padding: int = 0) -> Any:
     lengths, computed, prompts = torch.tensor(filled, dtype=torch.int32).unbind(1)
     starts = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0, dtype=torch.int32)])
     seen = computed + lengths
+    blocks = torch.arange(count * columns).reshape(count, columns) + 1
     build = GPUModelRunner._build_attention_metadata
     pair = SimpleNamespace(gpu=seen, cpu=seen)
     runner = MagicMock(
@@ -98,9 +104,9 @@ def metadata(made: Any, rows: Sequence[Row], *, padding: int = 0) -> Any:
         "self": runner, "num_reqs": count, "num_reqs_padded": len(filled),
         "num_tokens_padded": int(starts[-1]) + padding, "max_query_len": int(lengths.max()),
         "max_seq_len": int(seen.max()), "slot_mapping_gid_0": None,
-        "block_table_gid_0": torch.tensor([[row + 1] for row in range(count)] + [[0]] * padding),
+        "block_table_gid_0": torch.cat([blocks, torch.zeros(padding, columns, dtype=blocks.dtype)]),
     }  # fmt: skip
-    return made.build(0, run(build, _tells, names)["cm_base"])
+    return made.build(0, run(build, _tells, names)["cm_base"], **given)
 
 
 def _tells(one: ast.stmt) -> bool:

@@ -209,6 +209,14 @@ CLAIMS: tuple[Claim, ...] = (
           SYNTHETIC, "soak", draft_checks.soaked),
     Claim("soak-answers", f"the same: mean difference to no speculation at most {checks.ABOUT} times the noise of "
           "chunks", SYNTHETIC, "soak", draft_checks.soaked_answers),
+    *(Claim(name, f"160 clients, MTP, prefix caching, bf16, {says}, decodes left out of steps: no answer lost",
+            SYNTHETIC, "soak-crowded", partial(draft_checks.crowded, tree=PATCHED, probe=probe))
+      for name, says, probe in (("crowded", "drafts accepted at random", "soak crowded"),
+                                ("crowded-grammars", "a third structured output", "soak grammars"))),
+    Claim("crowded-answers", f"the same: mean difference to no speculation at most {draft_checks.RIGHT}, and of no "
+          f"token more than {draft_checks.WRONG:.0f} nat", SYNTHETIC, "soak-crowded",
+          partial(draft_checks.crowded_answers, tree=PATCHED, probes=("soak crowded", "soak grammars"),
+                  plain="crowded plain")),
     *(Claim(f"unslowed-{model}-{what}", f"{kind}, {model}, no speculation: {what} at least {draft_checks.PRICE} of "
             "stock's speed", releases, "speed", partial(draft_checks.unslowed, probe=f"speed {model}", what=what))
       for model, kind, releases in (("hybrid", "bf16", ALL), ("dense", "TurboQuant", ">=0.21"))

@@ -9,6 +9,7 @@ from typing import Any
 from tests.validation.gpu.checks import ABOUT
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES
 from tests.validation.gpu.evidence import Evidence, Figure, Unfit
+from tests.validation.gpu.speculation import DRAFTED
 
 STEPS = 500
 BEYOND = 3.0
@@ -92,10 +93,39 @@ def short(here: Evidence, tree: str, probe: str, *, wrong: bool, on: str, plain:
     yield Figure(holds, f"{probe}: {gap['mean']:.3f} (bias {gap['bias']:+.3f}, largest {gap['max']:.2f})")
 
 
-def soaked(here: Evidence) -> Iterator[Figure]:
-    (found,) = here.events(TILES, "soak", "soak_s")
+def soaked(here: Evidence, tree: str = TILES, probe: str = "soak") -> Iterator[Figure]:
+    (found,) = here.events(tree, probe, "soak_s")
     text = f"{found['answers']:,} of {found['asked']:,} answers in {found['soak_s']} s, {found['tokens']:,} tokens"
     yield Figure(found["answers"] == found["asked"] > 0, f"{text}, at most {found['most_at_once']} at once")
+
+
+def crowded(here: Evidence, tree: str, probe: str) -> Iterator[Figure]:
+    """As `soaked`, with more decodes at once than a step has tokens for, and what was structured as asked for."""
+    yield from soaked(here, tree, probe)
+    (found,) = here.events(tree, probe, "soak_s")
+    wanted = found["most_at_once"] * (1 + DRAFTED)
+    yield Figure(wanted > found["budget"], f"decodes of {wanted} tokens at once, {found['budget']} in a step")
+    if "structured" in found:
+        against = found["against_grammar"]
+        yield Figure(
+            found["structured"] > 0 and not against, f"{found['structured']:,} structured, {len(against)} wrong"
+        )
+
+
+def crowded_answers(here: Evidence, tree: str, probes: tuple[str, ...], plain: str) -> Iterator[Figure]:
+    """Each answer that has no grammar has the log-probabilities of the same tokens without speculation.
+
+    The noise is that of chunks and batches, and is shown only: decoding four tokens at once makes some of its own.
+    """
+    (noise,) = here.events(STOCK, f"{plain} noise", "replayed")[:1]
+    yield Figure(holds=None, text=f"noise: {noise['mean']:.3f} (largest {noise['max']:.2f})")
+    for probe in probes:
+        (found,) = here.events(tree, probe, "soak_s")
+        gap = _replayed(here, STOCK, plain, f"{probe}, {tree}", "answer")
+        whole = gap["requests"] == found["answers"] - found.get("structured", 0) and not gap["left"]
+        yield Figure(whole, f"{probe}: {gap['requests']:,} answers decoded again")
+        text = f"difference: {gap['mean']:.3f} (bias {gap['bias']:+.3f}, largest {gap['max']:.2f})"
+        yield Figure(gap["mean"] <= RIGHT and gap["max"] <= WRONG, text)
 
 
 def soaked_answers(here: Evidence) -> Iterator[Figure]:

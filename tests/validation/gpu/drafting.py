@@ -18,6 +18,7 @@ from tests.validation.gpu import traffic
 from tests.validation.gpu.counting import Counts
 from tests.validation.gpu.decoding import decode_speeds, draft_speed, resplit
 from tests.validation.gpu.induction import repeated
+from tests.validation.gpu.models import DIGITS, END
 from tests.validation.gpu.pacing import turns
 from tests.validation.gpu.probe import prompt, say, worker_of
 from tests.validation.gpu.running import loaded
@@ -94,20 +95,33 @@ def answer(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
 
 
 def soak(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
-    """Let clients converse for so many seconds; the arguments are the seconds and the number of clients."""
-    seconds, clients = lengths
-    those = traffic.Clients(clients, time.time() + seconds, pause=4.0, longest=9000)
+    """Let clients converse.
+
+    The arguments are the seconds, the number of clients, their mean pause in milliseconds, and of a hundred requests
+    those for structured output. An answer to one of these is not kept to be decoded again: its log-probabilities are
+    those of the tokens that its grammar allows.
+    """
+    seconds, clients, pause, structured = lengths
+    those = traffic.Clients(clients, time.time() + seconds, pause / 1000, longest=9000, structured=structured / 100)
     most = [0]
 
     def feed(flying: int, new: Sequence[Answer]) -> Sequence[Ask]:
         most[0] = max(most[0], flying)
         return those.feed(flying, new)
 
-    count = tokens = cached = 0
+    count = tokens = cached = grammars = 0
+    wrong: list[str] = []
     for one in traffic.run(llm, feed, more=those.more):
-        traffic.append(_file(spec), one)
         count, tokens, cached = count + 1, tokens + len(one.ids), cached + one.cached
-    say(soak_s=seconds, asked=those.asked, answers=count, tokens=tokens, cached=cached, most_at_once=most[0])
+        if not one.digits:
+            traffic.append(_file(spec), one)
+            continue
+        grammars += 1
+        if one.ids[-1] != END or len(one.ids) != one.digits + 1 or not DIGITS.issuperset(one.ids[:-1]):
+            wrong.append(one.name)
+    say(soak_s=seconds, asked=those.asked, answers=count, tokens=tokens, cached=cached, most_at_once=most[0],
+        budget=llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens,
+        **({"structured": grammars, "against_grammar": wrong[:20]} if structured else {}))  # fmt: skip
 
 
 def repeat(llm: Any, lengths: Sequence[int], _: Spec) -> None:
@@ -135,6 +149,7 @@ def replay(llm: Any, _: Sequence[int], spec: Spec) -> None:
     forced: dict[str, tuple[int, ...]] = {}
     _force(worker_of(llm).model_runner, forced)
     tails = {name: Tail(Path(file)) for name, file in spec["of"].items()}
+    most = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     number = count()
     theirs: dict[str, tuple[str, Answer]] = {}
     waiting: list[Ask] = []
@@ -147,7 +162,7 @@ def replay(llm: Any, _: Sequence[int], spec: Spec) -> None:
                 key = f"a{next(number)}"  # a replay's answers are of several probes, whose requests share names
                 theirs[key], forced[key] = (name, one), one.ids
                 waiting.append(Ask(key, one.prompt, len(one.ids), one.part))
-        asks = waiting[: max(0, 32 - flying)] if time.time() < end else []
+        asks = waiting[: max(0, most - flying)] if time.time() < end else []
         del waiting[: len(asks)]
         return asks
 

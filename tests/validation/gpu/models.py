@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VOCABULARY, HIDDEN, BLOCK = 4096, 1024, 128
+END, DIGITS = 2, frozenset(range(10, 20))
+"""Ids of the token that ends an answer, and of the digits."""
 Config = dict[str, Any]
 Weights = dict[str, "Tensor"]
 
@@ -184,6 +186,18 @@ def head(strategy: str) -> dict[str, Weights]:
     return made | ({"shifted": fp8 | {"lm_head.weight_scale": stored.roll(1, 0)}} if strategy == "block" else {})
 
 
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer in which each digit is a token, for structured output; all other tokens are mere names."""
+    words = {f"<{i}>" if i not in DIGITS else str(i - min(DIGITS)): i for i in range(VOCABULARY)}
+    end = f"<{END}>"
+    mark = {"id": END, "content": end, "special": True, "normalized": False, "lstrip": False, "rstrip": False,
+            "single_word": False}  # fmt: skip
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "<0>"}
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [mark], "model": model}))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 def write_all(root: Path) -> None:
     """Write every checkpoint: "dense24" and others without weights; "hyb", "hyb_block_fp8" and others with them."""
     from safetensors.torch import save_file
@@ -218,6 +232,7 @@ def write_drafting(root: Path) -> None:
     save_file({name: w.contiguous() for name, w in weights.items()}, root / "induction/model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
     save_file(drafter(REAL["hyb"], seed=5), root / "hyb_mtp/mtp.safetensors", metadata={"format": "pt"})
+    write_tokenizer(root / "hyb_mtp")
     for part in ("body.safetensors", "head.safetensors"):
         (root / "hyb_mtp" / part).unlink(missing_ok=True)
         os.link(root / "hyb" / part, root / "hyb_mtp" / part)

@@ -154,7 +154,7 @@ FAST = (
     *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
     *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
 )
-BY_NAME = (*WHOLE, *FAST, *RUNNING, *STARTING, "soak")
+BY_NAME = (*WHOLE, *FAST, *RUNNING, *STARTING, "soak", "soak-crowded")
 """Scenarios that need a GPU of 100 GiB, two GPUs, five minutes, or an overlay that is opt-in: they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {

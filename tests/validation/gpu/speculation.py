@@ -98,11 +98,14 @@ ONE = ("answer", (300, 700, *(1,) * 22))
 """New prompts of one token, whose states are in blocks of other requests."""
 BUSY = {"max_num_seqs": 32, "max_num_batched_tokens": 4096, "kv_cache_memory_bytes": 8 << 30}
 LEAVING_NONE_OUT = {"max_num_batched_tokens": 32 * 2304, "long_prefill_token_threshold": 2304}
-"""Every request gets tokens in every step, and of a prompt at least one block of the tiny hybrid with TurboQuant.
-
-A decode that a step leaves out comes back with its placeholders, -1, as drafts, and vLLM dies of a device-side assert
-in the embedding (vllm-project/vllm#37159, #44734). No overlay touches that code.
-"""
+"""Every request gets tokens in every step, and of a prompt at least one block of the tiny hybrid with TurboQuant."""
+CROWDED = {"max_num_seqs": 160, "max_num_batched_tokens": 576, "kv_cache_memory_bytes": 16 << 30}
+"""A step holds one block of the tiny hybrid, 544 tokens, or 144 decodes with their drafts: some are left out of it."""
+WITH_GRAMMARS = {
+    "skip_tokenizer_init": None,
+    "speculative_config": {"method": "mtp", "num_speculative_tokens": DRAFTED},
+}
+"""Drafts that no random number accepts: those would ignore a grammar, too."""
 TURNS = {"max_num_seqs": 16, "kv_cache_memory_bytes": 8 << 30, "max_num_batched_tokens": 8192, "max_model_len": 8192}
 IN_ONE_STEP = {**TURNS, "max_num_batched_tokens": 16 * 4096}
 """All prompts of a turn start and end in one step, beside nothing else."""
@@ -169,9 +172,16 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "draft-speed": [drafts_timed(0), drafts_timed(2), drafts_timed(4), drafts_timed(8)],
     "soak": [
-        drafting("soak", TQ, (TILES,), ("soak", (300, 32)), **CACHED | BUSY | LEAVING_NONE_OUT, limit_s=420),
-        drafting("soak synchronous", TQ, (TILES,), ("soak", (60, 32)), **SMALL | BUSY | SYNCHRONOUS),
+        drafting("soak", TQ, (TILES,), ("soak", (300, 32, 4000, 0)), **CACHED | BUSY | LEAVING_NONE_OUT, limit_s=420),
+        drafting("soak synchronous", TQ, (TILES,), ("soak", (60, 32, 4000, 0)), **SMALL | BUSY | SYNCHRONOUS),
         *replayed("soak plain", TQ, tuple((TILES, name) for name in ("soak", "soak synchronous")), TILES, **BUSY),
+    ],
+    "soak-crowded": [
+        drafting("soak crowded", "auto", (PATCHED,), ("soak", (60, 160, 500, 0)), **CACHED | CROWDED, limit_s=240),
+        drafting("soak grammars", "auto", (PATCHED,), ("soak", (60, 160, 500, 30)),
+                 **CACHED | CROWDED | WITH_GRAMMARS, limit_s=240),
+        *replayed("crowded plain", "auto", tuple((PATCHED, f"soak {name}") for name in ("crowded", "grammars")), STOCK,
+                  max_num_batched_tokens=8192, max_num_seqs=64, kv_cache_memory_bytes=8 << 30),
     ],
     "speed": [
         Probe("speed hybrid", "hyb16", "auto", (("turns", (16, 4096, 12)),), TURNS, BOTH, takes_turns=True),

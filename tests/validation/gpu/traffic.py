@@ -18,12 +18,16 @@ from tests.validation.gpu.probe import prompt
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt to be answered with this many tokens. Answers are compared by `part`."""
+    """A prompt to be answered with this many tokens, or by structured output with this many digits.
+
+    Answers are compared by `part`.
+    """
 
     name: str
     prompt: tuple[int, ...]
     tokens: int
     part: str = "answer"
+    digits: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Answer:
     prompt, ids: the prompt's tokens and those of the answer.
     logprobs: of each token of the answer, in nats, as the engine reported it.
     cached: the prompt's tokens that the engine took from the prefix cache.
+    digits: how many it was to have and nothing else; 0: anything.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Answer:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     cached: int = 0
+    digits: int = 0
 
 
 Feed = Callable[[int, Sequence[Answer]], Sequence[Ask]]
@@ -59,7 +65,7 @@ def run(llm: Any, feed: Feed, *, more: Callable[[], bool] = lambda: False) -> It
     while True:
         for ask in feed(len(asked), fresh):
             asked[ask.name] = ask
-            engine.add_request(ask.name, {"prompt_token_ids": list(ask.prompt)}, parameters(ask.tokens))
+            engine.add_request(ask.name, {"prompt_token_ids": list(ask.prompt)}, parameters(ask.tokens, ask.digits))
         fresh = []
         if not asked:
             if not more():
@@ -71,18 +77,25 @@ def run(llm: Any, feed: Feed, *, more: Callable[[], bool] = lambda: False) -> It
                 ask, (one,) = asked.pop(out.request_id), out.outputs
                 ids = tuple(one.token_ids)
                 logprobs = tuple(row[token].logprob for token, row in zip(ids, one.logprobs, strict=True))
-                fresh.append(Answer(ask.name, ask.part, ask.prompt, ids, logprobs, out.num_cached_tokens or 0))
+                cached = out.num_cached_tokens or 0
+                fresh.append(Answer(ask.name, ask.part, ask.prompt, ids, logprobs, cached, ask.digits))
         yield from fresh
 
 
-def parameters(tokens: int) -> Any:
-    """Return greedy sampling of so many tokens, reported once, with the log-probability of each."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+def parameters(tokens: int, digits: int = 0) -> Any:
+    """Return greedy sampling of so many tokens, reported once, with the log-probability of each.
 
+    Args:
+        tokens: of the answer, at most.
+        digits: by structured output, that many digits and the token that ends the answer; 0: any tokens.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    grammar = StructuredOutputsParams(regex=f"[0-9]{{{digits}}}") if digits else None
     return SamplingParams(
-        max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=1,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        max_tokens=tokens, temperature=0, ignore_eos=not digits, detokenize=False, logprobs=1,
+        output_kind=RequestOutputKind.FINAL_ONLY, structured_outputs=grammar,
     )  # fmt: skip
 
 
@@ -110,12 +123,14 @@ class Clients:
     end: when the last request may be asked, in seconds since the epoch.
     pause: mean pause between an answer and the client's next request, in seconds.
     longest: a conversation of more tokens begins anew.
+    structured: the share of requests for structured output.
     """
 
     count: int
     end: float
     pause: float
     longest: int
+    structured: float = 0.0
     asked: int = 0
 
     def __post_init__(self) -> None:
@@ -144,7 +159,10 @@ class Clients:
             before = ()
         self.asked += 1
         new = prompt(int(self._random.choice((50, 400, 1500, 4000))), seed=1000 + self.asked)["prompt_token_ids"]
-        return Ask(f"r{self.asked}", (*before, *new), self._random.randrange(32, 320), part=str(client))
+        tokens = self._random.randrange(32, 320)
+        # No number is drawn where nothing is structured: a soak's requests stay those of earlier runs.
+        digits = tokens - 1 if self.structured and self._random.random() < self.structured else 0
+        return Ask(f"r{self.asked}", (*before, *new), tokens, part=str(client), digits=digits)
 
 
 def append(file: Path, answer: Answer) -> None:
