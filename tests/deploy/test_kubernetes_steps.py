@@ -21,6 +21,7 @@ from tests.run.conftest import install
 
 pytestmark = pytest.mark.deep
 
+PINNED = f"{ADDRESS}@COMMIT"
 USER = 54321  # has no name, as there is no /etc/passwd either
 
 # Of the machine, only its programs, and the Python that runs the tests; of vLLM, an environment.
@@ -105,7 +106,7 @@ def pod(python: Path, top: Path, trees: Trees, digest: str, options: str) -> sub
     (init,) = pods(SERVERS[0])[0]["initContainers"]
     shell, flags, script = init["command"]
     assert (shell, flags) == ("sh", "-euc")
-    assert ADDRESS in script
+    assert PINNED in script
     with package_index(trees) as index:
         given = {
             "NEW": str(top / "root"),
@@ -116,7 +117,7 @@ def pod(python: Path, top: Path, trees: Trees, digest: str, options: str) -> sub
             "INDEX": index,
             "DIGEST": digest,
             "OPTIONS": options,
-            "INIT": script.replace(ADDRESS, "vpatch"),  # a wheel of the index
+            "INIT": script.replace(PINNED, "vpatch"),  # a wheel of the index
             "SERVER": SERVER,
         }
         return subprocess.run(

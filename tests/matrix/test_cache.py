@@ -133,7 +133,7 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_says_that_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
-    line = "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache"
+    line = "no folder: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache"
 
     assert str(problem_of(Cache.opened)) == line
 

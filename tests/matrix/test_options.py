@@ -44,7 +44,8 @@ def test_trees_are_rows(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
     before = contents_of(copy)
     one = vpatch("matrix", "--tree", copy, *ONLY, "--html", page)
     table = vpatch("matrix", "--tree", tree, "--tree", other, "--tree", empty, *ONLY, "--markdown")
-    rows = vpatch("matrix", "--tree", tree, "--tree", empty, "--wheel", tmp_path / "no.whl", *ONLY, "--json")
+    (bad := tmp_path / "no.whl").write_text("no wheel")
+    rows = vpatch("matrix", "--tree", tree, "--tree", empty, "--wheel", bad, *ONLY, "--json")
 
     assert one.code == 0
     assert one.out.startswith(f"{copy}: {HYBRID}: pending: boundary-layers: matches the 0.20 layout; ")

@@ -75,7 +75,8 @@ def test_no_output_has_what_a_terminal_obeys(vpatch: Program, slim: Trees, tmp_p
     evil.symlink_to(slim("0.20.2"))
     (tmp_path / "old.json").write_text(json.dumps({"schema": 1, "command": "matrix", "rows": []}))
     baseline = (tmp_path / "old.json",) if options == "--baseline" else ()
-    rows = ("--tree", evil, "--git", tmp_path / f"none{CONTROLS}", "--overlay", "turboquant-hybrid")
+    (none := tmp_path / f"none{CONTROLS}").mkdir()
+    rows = ("--tree", evil, "--git", none, "--overlay", "turboquant-hybrid")
     ran = vpatch("matrix", *rows, "--html", tmp_path / "page.html", *options.split(), *baseline)
 
     written = (tmp_path / "page.html").read_text()

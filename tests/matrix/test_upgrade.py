@@ -20,6 +20,10 @@ CASES = {
     "h": ("drifted", "pending", "stays", "it did not fit before"),
     "i": ("pending", "pending!", "drifts", "because pending"),
     "j": ("", "pending", "stays", "it did not fit before"),
+    "k": ("pending", "merged", "merged", "upstream has it"),
+    "n": ("pending", "merged", "merged", "upstream has it: drop it"),
+    "l": ("pending", "merged", "merged", "upstream has it"),
+    "m": ("not_applicable", "pending", "offered", "not selected; it was not before"),
 }
 
 
@@ -27,7 +31,7 @@ def test_each_overlay_has_a_line() -> None:
     before = row("0.20.2", *(cell(was, name) for name, (was, *_) in CASES.items() if was))
     after = row("0.26.0", *(cell(now, name) for name, (_, now, *_) in CASES.items()))
 
-    report = upgrade_report([after, before], "0.20.2", "v0.26")
+    report = upgrade_report([after, before], "0.20.2", "v0.26", patches={"b"}, written={"n"}, opt_in={"a", "m"})
 
     found = {one["overlay"]: (one["prospect"], one["because"]) for one in report.fields()["upgrade"]}
     assert found == {name: tuple(said) for name, (_, _, *said) in CASES.items()}
@@ -35,7 +39,21 @@ def test_each_overlay_has_a_line() -> None:
         "drifts: v0.26: d: because drifted",
         "drifts: v0.26: i: because pending",
     ]
-    assert report.outcome == "Merged upstream, so drop: b. What drifts: `vpatch show d --vllm v0.26`."
+    assert report.outcome == "Merged upstream, so drop: b and n. What drifts: `vpatch show d --vllm v0.26`."
+    assert report.offer == (
+        "Merged upstream: k and l; `vpatch apply` leaves them out. Newly needed: g; `vpatch apply` applies it."
+    )
+
+
+def test_nothing_to_adapt() -> None:
+    """An upgrade with news and no task is none that a user must look at."""
+    before = row("0.20.2", cell("pending", "a"), cell("merged", "b"))
+    after = row("0.26.0", cell("pending", "a"), cell("pending", "b"))
+
+    report = upgrade_report([before, after], "0.20.2", "0.26.0", opt_in={"b"})
+
+    assert (report.exit_code, report.offer) == (0, "")
+    assert report.outcome == "Nothing to adapt: `vpatch apply` after the upgrade does the rest."
 
 
 def test_one_that_cannot_be_read_is_a_problem() -> None:
@@ -48,7 +66,7 @@ def test_one_that_cannot_be_read_is_a_problem() -> None:
     ("arguments", "says"),
     [
         (("--from", "0.20.2"), "--from and --to come together"),
-        (("--from", "0.20.2", "--to", "0.26.0", "--vllm", "0.31.0"), "name no other vLLM, baseline or page"),
+        (("--from", "0.20.2", "--to", "0.26.0", "--vllm", "0.31.0"), "name no other vLLM, baseline, page or form"),
     ],
 )
 def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
@@ -62,5 +80,7 @@ def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
 def test_releases_of_the_index(vpatch: Program) -> None:
     ran = vpatch("matrix", "--overlay", "turboquant-hybrid", "--from", "0.20.2", "--to", "0.21.0")
 
-    assert (ran.code, ran.out) == (0, "  turboquant-hybrid  merged  upstream has it: drop it\n"), ran.err
-    assert ran.err.endswith("Merged upstream, so drop: turboquant-hybrid.\n")
+    assert (ran.code, ran.out) == (0, "  turboquant-hybrid  merged  upstream has it\n"), ran.err
+    assert ran.err.endswith(
+        "Merged upstream: turboquant-hybrid; `vpatch apply` leaves it out.\nNothing to adapt: 1 overlay.\n"
+    )

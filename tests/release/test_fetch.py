@@ -21,7 +21,7 @@ from vpatch.net import ranges
 from vpatch.release.fetch import fetch
 
 from tests.failures import problem_of
-from tests.loopback import NAME, IndexServer
+from tests.loopback import NAME, IndexServer, make_wheel
 from tests.processes import PATIENCE, UNWATCHED, printed
 from tests.release.conftest import DATE, Refusal, files_of
 
@@ -43,6 +43,18 @@ def test_the_python_files_and_the_dist_info_are_in_the_target(index: IndexServer
     core = (tmp_path / "tree/vllm/engine/core.py").stat()
     assert (core.st_mtime, stat.S_IMODE(core.st_mode)) == (DATE, 0o640)
     assert stat.S_IMODE((tmp_path / "tree").stat().st_mode) == 0o750
+
+
+def test_folders_that_are_asked_for_are_there_whole(index: IndexServer, tmp_path: Path) -> None:
+    kernels = {"vllm/kernels/a.cuh": b"a", "vllm/kernels/more/b.hpp": b"b"}
+    index.publish(NAME, make_wheel(kernels | {"vllm/kernels_too/c.cuh": b"c"}))
+    expected = {name: data for name, data in index.wanted().items() if not name.endswith("c.cuh")}
+
+    fetched = fetch("1.0", tmp_path / "tree", folders=["vllm/kernels/", "vllm/none/"])
+
+    assert files_of(tmp_path / "tree") == expected
+    assert expected.items() >= kernels.items()
+    assert fetched.files == len(expected)
 
 
 @pytest.mark.parametrize("there", [True, False])

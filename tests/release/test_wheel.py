@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure, Problem
+from vpatch.net import size as formatted
 from vpatch.net.session import LIMITS
-from vpatch.net.session import size as formatted
 from vpatch.release.fetch import fetch
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members

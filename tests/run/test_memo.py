@@ -36,9 +36,9 @@ def content(installed: Installed) -> Content:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
 
-    def counting(*arguments: Any) -> Engine:
+    def counting(*arguments: Any, **more: Any) -> Engine:
         made.append("plan")
-        return engine_of(*arguments)
+        return engine_of(*arguments, **more)
 
     monkeypatch.setattr(vpatch.run.planning, "Engine", counting)
     return made

@@ -16,6 +16,8 @@ from tests.needs import root_only
 from tests.run.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
 from tests.tiers import deep
 
+pytestmark = pytest.mark.deep  # these start interpreters
+
 HELD = """
 import os
 def held():

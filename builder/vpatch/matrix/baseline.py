@@ -1,8 +1,9 @@
 """The differences between a recorded matrix and a new one, judged from the view of a team that pins vLLM.
 
 A row is compared with the recorded row of its name, and a row of a new name with the newest recorded release of its
-project that is not newer: "what changes for me if I bump?" A git revision, a wheel or a folder counts as one of the
-project vllm; without a version, as newer than all releases.
+project that is not newer: "what changes for me if I bump?" A release older than all recorded ones of its project is
+left out. A git revision, a wheel or a folder counts as one of the project vllm; without a version, as newer than all
+releases.
 
 Worse is what newly needs attention: a broken part, a problem of a new kind, an unreadable vLLM, a row without a row to
 compare it with; and merged -> pending, since users who dropped that overlay need it again. Better is what no longer
@@ -90,8 +91,16 @@ def from_objects(objects: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
 def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
     """Compare a matrix with recorded rows; the most urgent changes come first."""
     asked = {item.id for item in new.overlays}
-    found = [change for row in new.rows for change in _row_changes(old, row, asked)]
+    left = too_old(old, new)
+    found = [change for row in new.rows if row.name not in left for change in _row_changes(old, row, asked)]
     return tuple(sorted(found, key=lambda change: list(Urgency).index(change.kind)))
+
+
+def too_old(old: Sequence[Row], new: Matrix) -> list[str]:
+    """Return the names of releases that are older than all recorded ones of their project, which has some."""
+    oldest = dict(sorted(filter(None, map(_release, old)), reverse=True))
+    releases = ((row.name, *found) for row in new.rows if (found := _release(row)))
+    return [name for name, project, version in releases if project in oldest and version < oldest[project]]
 
 
 def _row_changes(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:

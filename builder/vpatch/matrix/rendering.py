@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem
-from vpatch.installation import how_to_add
+from vpatch.installation import needing
 from vpatch.matrix.baseline import Change, Urgency
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 from vpatch.wrapping import printable
@@ -147,11 +146,8 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
 
 def page_template() -> Template:
     """Return the template of the page; raise a failure if its extra is not installed."""
-    try:
+    with needing("matrix", "cannot make the page"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        cause = f"not installed: {how_to_add('matrix')}"
-        raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
     options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
 
     def shown(value: object) -> object:

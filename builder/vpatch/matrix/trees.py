@@ -81,7 +81,7 @@ class Revision:
             if folder.is_dir():
                 git = _git(folder)
                 return self._tree(git, self.resolve(git), files)
-            if not _is_url(self.address):
+            if not is_url(self.address):
                 raise Failure(Problem("cannot read", where, "there is no such folder, and it is no URL"))
             with _temporary() as made:
                 git = _git(made, fetches=True)
@@ -259,7 +259,7 @@ def _git(folder: Path, *, fetches: bool = False) -> Git:
     return plumbing(folder, safe if fetches else ())
 
 
-def _is_url(address: str) -> bool:
+def is_url(address: str) -> bool:
     """Return whether git fetches from an address, `host:path` included; else it is a folder."""
     return bool(re.match(r"[^/]+:", address))
 
@@ -281,7 +281,7 @@ def shown(address: str) -> str:
 def _hidden(line: str, address: str) -> str:
     """Remove from git's output what `shown` removes from this address, or from one it is rewritten to."""
     line = line.replace(address, shown(address))
-    has_login = _is_url(address) and not address.startswith("file://")
+    has_login = is_url(address) and not address.startswith("file://")
     login = re.sub(_URL, r"\2", address).rpartition("@")[0] if has_login else ""
     user, _, password = login.partition(":")
     for secret in filter(None, (login and f"{login}@", user and f"{user}@", password)):

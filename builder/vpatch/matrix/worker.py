@@ -220,6 +220,7 @@ class _MemoryTree:
         on_edits: bool,
         made: Mapping[str, bytes],
         patches: Mapping[str, bytes],
+        discard: bool = False,
     ) -> Writes:
         new = {**self.originals, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))

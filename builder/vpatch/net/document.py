@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vpatch.errors import Failure, Problem
 from vpatch.net import session as http
+from vpatch.net import size
 
 
 def fetched(url: str, most: int) -> bytes:
@@ -24,7 +25,7 @@ def fetched(url: str, most: int) -> bytes:
             for part in answer.iter_content(1 << 16):
                 received += len(part)
                 if received > most:
-                    raise http.RefusedError(f"it has more than {http.size(most)}")
+                    raise http.RefusedError(f"it has more than {size(most)}")
                 parts.append(part)
     except OSError as error:  # as those of requests are
         raise Failure(Problem("cannot fetch", http.shown(url), http.cause(error))) from error

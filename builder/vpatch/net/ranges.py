@@ -13,7 +13,8 @@ import requests
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.net import session as http
-from vpatch.net.session import LIMITS, answers, cause, shown, size
+from vpatch.net import size
+from vpatch.net.session import LIMITS, answers, cause, shown
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

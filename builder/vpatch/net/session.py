@@ -19,6 +19,8 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry, parse_url
 
+from vpatch.net import size
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -176,14 +178,6 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def size(count: int) -> str:
-    """Format a number of bytes: `64 MiB` if it is a whole number of some unit, else `1,234 bytes`."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit and count % unit == 0:
-            return f"{count // unit} {name}"
-    return f"{count:,} bytes"
-
-
 def answers(response: requests.Response) -> str:
     """Describe the server's answer, as the cause of a problem."""
     return f"the server answers {response.status_code} {(response.reason or '').lower()}".rstrip()
@@ -202,6 +196,12 @@ def cause(error: BaseException) -> str:
     if isinstance(error, requests.RequestException):  # its text may contain the whole address
         return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
     return _first_line(str(error)) or type(error).__name__
+
+
+def host_of(error: BaseException, url: str) -> str:
+    """Return the host that an error is about: that of the request that failed, else that of `url`."""
+    request = getattr(error, "request", None)
+    return urlsplit(getattr(request, "url", None) or url).netloc.rpartition("@")[2]
 
 
 def _first_line(text: str) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,16 @@ class Fetched:
     wheel_bytes: int
 
 
-def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fetched:
+def fetch(version: str, target: Path, *, folders: Collection[str] = (), progress: Progress | None = None) -> Fetched:
     """Write the Python files and the dist-info of a vLLM release to `target`, a folder that is new or empty.
 
     Everything is written beside `target` and renamed at the end: `target` is complete or does not exist.
+
+    Args:
+        version: the release.
+        target: where to write.
+        folders: paths in site-packages, each with a slash at its end. All that the wheel has in them is written, too.
+        progress: is told how many bytes were read.
 
     Raises:
         Failure: no such release, a failing server, a file that differs from RECORD, a taken or unwritable target.
@@ -43,7 +49,7 @@ def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fe
     wheel = find_wheel(version)
     with _staging_beside(target) as staging, open_wheel(wheel, progress=progress) as file:
         files = 0
-        for member in read_members(file, _is_source):
+        for member in read_members(file, lambda name: _is_source(name) or name.startswith(tuple(folders))):
             path = staging / member.name
             with naming("cannot write", str(target / member.name)):
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ from typing import BinaryIO
 
 from vpatch.errors import Failure, Problem, raise_all
 from vpatch.guest.record import Record, digest, parse
+from vpatch.net import size
 from vpatch.net.ranges import Progress, RemoteFile, Span, open_remote
-from vpatch.net.session import LIMITS, cause, size
+from vpatch.net.session import LIMITS, cause
 from vpatch.release.index import Wheel
 from vpatch.release.index_config import open_session, read_settings
 from vpatch.wrapping import shortened

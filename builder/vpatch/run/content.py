@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from vpatch.errors import naming
+from vpatch.errors import Failure, Problem, naming
 from vpatch.guest.vpatch_receipt import MANIFEST, SCHEMA, combined, release_of
 from vpatch.manifest import sha256
 from vpatch.stamps import BYTECODE
@@ -20,6 +20,14 @@ _GUEST = Path(__file__).parents[1] / "guest"
 _DIST_INFO = "vpatch_receipt-1.dist-info"
 _ENTRY_POINTS = f"[vllm.general_plugins]\n{PLUGIN} = vpatch_receipt:register\n"
 _METADATA = "Metadata-Version: 2.1\nName: vpatch-receipt\nVersion: 1\nSummary: Proves which overlays vLLM runs.\n"
+
+
+class Misfits(Failure):
+    """Overlays that do not fit; `overlays` are their ids, () where the others cannot be run without them."""
+
+    def __init__(self, problems: Iterable[Problem], overlays: tuple[str, ...]) -> None:
+        super().__init__(*problems)
+        self.overlays = overlays
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from vpatch.guest.vpatch_receipt import MANIFEST
 from vpatch.run import store
 from vpatch.run.content import Content, is_bytecode
 from vpatch.run.launch import planned, refuse_other, stock_of
-from vpatch.tree.locate import Tree
+from vpatch.tree.locate import Tree, locate
 
 PART = f"{MANIFEST}.part"  # the manifest of a farm that is not whole
 
@@ -45,7 +46,27 @@ def export(selection: Selection, python: Path, folder: Path, expected: str = "")
         Failure: an overlay does not fit; the overlays have another digest; the folder has something else in it, or
             cannot be written to.
     """
-    tree = stock_of(python)
+    return _exported(stock_of(python), selection, python, folder, expected)
+
+
+def export_tree(selection: Selection, place: Path, folder: Path, expected: str = "") -> tuple[Tree, Content]:
+    """Write the farm of a vLLM in a folder, which may be one that `vpatch fetch` made, and not installed anywhere.
+
+    Its links lead to that folder. The digest is that of every installation of this release.
+
+    Args:
+        selection: the overlays.
+        place: the vLLM, as of `locate`.
+        folder: as of `export`.
+        expected: as of `export`.
+
+    Raises:
+        UnknownName, Failure: as `locate` and `export`.
+    """
+    return _exported(locate(place), selection, Path(sys.executable), folder, expected)
+
+
+def _exported(tree: Tree, selection: Selection, python: Path, folder: Path, expected: str) -> tuple[Tree, Content]:
     content = planned(tree, selection)
     refuse_other(content, expected)
     put(content, folder, python)

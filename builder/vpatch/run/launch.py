@@ -47,6 +47,10 @@ class Launch:
     lock: int | None
 
 
+class NoVllm(Failure):
+    """An interpreter has no vLLM."""
+
+
 def prepare(command: Command, selection: Selection, python: Path, cache: Path, expected: str = "") -> Launch:
     """Make the farm of a command, or find it, and check that the command's Python would import it.
 
@@ -85,7 +89,7 @@ def refuse_other(content: Content, expected: str) -> None:
         Failure: it begins otherwise.
     """
     if not content.digest.startswith(expected):
-        cause = f"they have the digest {content.digest}, not {expected}"
+        cause = f"{', '.join(content.overlays) or 'none'} have the digest {content.digest}, not {expected}"
         raise Failure(Problem("unexpected overlays", str(content.root), cause))
 
 
@@ -149,12 +153,13 @@ def stock_of(python: Path, flags: Sequence[str] = ()) -> Tree:
     """Return the vLLM that an interpreter imports without a farm, if it is started with these flags.
 
     Raises:
-        Failure: it has none, or it would import another one before a farm on PYTHONPATH.
+        NoVllm: it has none.
+        Failure: it would import another one before a farm on PYTHONPATH.
     """
     found = _found(python, flags)
     line = " ".join((str(python), *flags))
     if not found.behind:
-        raise Failure(Problem("no vllm", line, "this interpreter has no vllm to import"))
+        raise NoVllm(Problem("no vllm", line, "this interpreter has no vllm to import"))
     if found.root != _WITNESS.resolve():
         raise Failure(Problem("out of reach", line, f"it imports vllm from {found.root}/vllm, before PYTHONPATH"))
     return tree_at(found.behind)

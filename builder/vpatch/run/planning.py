@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from vpatch.api import inapplicable
-from vpatch.core.catalogue import Selection, discover
+from vpatch.api import differences, inapplicable, open_tree
+from vpatch.core.catalogue import Selection, applied_beside, discover, has_mark
 from vpatch.core.engine import Engine
 from vpatch.core.marks import overlays_of
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import Problem, raise_all
+from vpatch.errors import Failure, Problem, raise_all
 from vpatch.guest.vpatch_receipt import release_of
 from vpatch.manifest import sha256
-from vpatch.run.content import Content
+from vpatch.run.content import Content, Misfits
 from vpatch.tree.copies import known_in
 from vpatch.tree.locate import Reads, Tree
 
@@ -25,12 +26,22 @@ def plan(tree: Tree, selection: Selection) -> Content:
 
     Raises:
         UnknownName: there is no such overlay.
-        Failure: an overlay does not fit, or changes a data file, or one that was named is not applicable.
+        Misfits: overlays do not fit, and others do.
+        Failure: none fits, or an overlay changes a data file, or one that was named is not applicable.
     """
     seen = Reads(tree)
     installed = known_in(tree, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
-    found = Engine(chosen).plan(seen.read)
+    engine = Engine(chosen, once=True)
+    found = engine.plan(seen.read, chosen, applied_beside(chosen, installed, seen.read))
+    if found.problems:
+        with suppress(Failure):  # a checkout, and no gitpython
+            found = differences(tree, open_tree(tree), installed).planned(found)
+    if engine.fitting(seen.read, found.before):
+        wrong = [item for item in chosen if item.id in {one.id for one in found.before if one.problems}]
+        # Without `--overlay`, what is in the tree counts as selected: it cannot be left out.
+        stays = selection.only is None and any(has_mark(item, seen.read) for item in wrong)
+        raise Misfits(found.problems, () if stays else tuple(item.id for item in wrong))
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
     raise_all([*problems, *_unserved(found.files)])
     applied = _applied(seen, installed)
