@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from vpatch.core.catalogue import Selection, discover, has_mark, loadable
+from vpatch.core.catalogue import Selection, applied_beside, discover, has_mark, loadable
 from vpatch.core.engine import Engine, Read
 from vpatch.core.overlay import Catalogued, notes_of
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Code, Failure, Problem
+from vpatch.guest.vpatch_receipt import written_to
+from vpatch.results import Changed, Diff, Refused, Result
 from vpatch.tree import apply as changing
 from vpatch.tree import backup
-from vpatch.tree.copies import known_in
+from vpatch.tree.copies import as_applied, known_in
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Reads, Tree, imported_by, is_checkout, locate
-from vpatch.tree.unified import unified
+from vpatch.tree.standing import Differences, compared, standing
 from vpatch.tree.upgrade import Upgrade, leftovers, not_installed, remove_leftovers, upgrade_of
 from vpatch.tree.write_plan import SitePackages
 
@@ -37,83 +39,15 @@ if TYPE_CHECKING:
 
     Store = SitePackages | Checkout
 
-R = TypeVar("R", bound="Result")
+__all__ = ["Changed", "Diff", "Refused", "Result", "applied", "apply", "diff", "revert", "status", "verify"]
+
+R = TypeVar("R", bound=Result)
 
 TreeLike = Tree | str | os.PathLike[str] | None
 """A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
 
 Ids = Iterable[str] | Selection | None
 """Ids of overlays. None: every overlay that is not opt-in, and each that is applied; `[]`: no overlay."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a verb found in one vLLM.
-
-    Attributes:
-        tree: the folder that holds `vllm/`.
-        vllm: the version, as its metadata or git says; None if neither does.
-        overlays: the verdicts, after the verb did its work; empty for `revert`.
-        problems: what needs attention.
-        notes: remarks that change no outcome.
-        fitting: if some overlays do not fit, the ids of the others, which could be applied.
-        obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
-        upgradable: of `status` and `diff`, overlays that another version of their package applied, and that `apply`
-            replaces by this one.
-        opt_in: of `status` without `overlays`, the ids of other opt-in overlays that could be applied.
-        not_installed: overlays that are applied, by another vpatch or before their package was removed, and that no
-            package here has: by id, their files. Of `revert`, the ones that it removed. `apply` and `diff` do not look.
-    """
-
-    tree: Path
-    vllm: str | None
-    overlays: tuple[Verdict, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-    fitting: tuple[str, ...] = ()
-    obstacle: Problem | None = None
-    upgradable: tuple[str, ...] = field(default=(), kw_only=True)
-    opt_in: tuple[str, ...] = field(default=(), kw_only=True)
-    not_installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
-
-
-@dataclass(frozen=True)
-class Changed(Result):
-    """What `apply` or `revert` did.
-
-    Attributes:
-        changed: the files written, added or removed, relative to `tree`.
-        added: those of them that did not exist before.
-        removed: those of them that no longer exist.
-        affected: ids of the overlays that the run applied, upgraded or reverted.
-        upgraded: those of them of which the run replaced another version.
-    """
-
-    changed: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    affected: tuple[str, ...] = ()
-    upgraded: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Diff(Result):
-    """What `apply` would do; `files` has, by path, the bytes before and after (None: no such file)."""
-
-    files: Mapping[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
-
-    @property
-    def lines(self) -> list[str]:
-        """The unified diff, as lines without newline; bytes that are not UTF-8 are surrogate escapes."""
-        return [line for file, (old, new) in self.files.items() for line in unified(file, old, new)]
-
-
-class Refused(Failure):
-    """A verb that found problems; `result` is what it would have returned."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(*result.problems)
-        self.result = result
 
 
 def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Result:
@@ -132,23 +66,34 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     seen = Reads(found)
     installed = known_in(found, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
-    others = [item for item in installed if item not in chosen] if selection.only is None else []
-    engine = Engine([*chosen, *others])
-    verdicts = engine.status(seen.read, chosen)
+    others = [one for one in installed if one.overlay.opt_in and one not in chosen] if selection.only is None else []
+    engine = Engine([*chosen, *others], once=True)
+    verdicts = engine.status(seen.read, chosen, applied_beside(chosen, installed, seen.read))
     store = _store(found)
+    stands = differences(found, store, installed)
     upgrade = _upgrade(store, installed, chosen, verdicts)
-    verdicts = upgrade.changeset.before if upgrade else verdicts
-    problems = [problem for verdict in verdicts for problem in verdict.problems]
-    problems += upgrade.problems if upgrade else []
+    verdicts = stands.blamed(upgrade.changeset.before if upgrade else verdicts)
+    misfits = dict.fromkeys(problem for verdict in verdicts for problem in verdict.problems)
+    problems = [*misfits, *(upgrade.problems if upgrade else ())]
     problems += inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := changing.obstacle(seen, verdicts)) else []
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
-    about = (found.root, found.version, verdicts, tuple(problems))
-    gone = not_installed(store, installed)
-    notes = tuple(map(str, leftovers(found)))
+    about, gone = (found.root, found.version, verdicts, tuple(problems)), not_installed(store, installed)
+    notes = (*stands.notes(problems), *map(str, leftovers(found)))
     done = Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
-    return replace(done, upgradable=upgrade.overlays if upgrade else ())
+    done = replace(done, upgradable=upgrade.overlays if upgrade else (), edited=stands.places)
+    return _with_digest(done, found)
+
+
+def _with_digest(result: R, tree: Tree | Checkout) -> R:
+    """Add the digest, unless something is wrong: then files may be anything, and no process could prove them."""
+    if result.problems or not isinstance(tree, Tree) or is_checkout(tree):
+        return result
+    with suppress(Failure, OSError, ValueError):
+        if not backup.read(tree).broken:
+            return replace(result, digest=str(written_to(tree.root)["digest"]))
+    return result
 
 
 def _pending(engine: Engine, read: Read, item: Catalogued) -> bool:
@@ -171,19 +116,22 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     _refuse_receipt(found, selection)
     installed = known_in(found, seen.read, discover())
     chosen = selection.in_tree(installed, seen.read)
-    engine = Engine(chosen)
-    changeset = engine.plan(seen.read)
+    engine = Engine(chosen, once=True)
+    changeset = engine.plan(seen.read, chosen, applied_beside(chosen, installed, seen.read))
     store = _store(found)
+    stands = differences(found, store, installed)
     upgrade = _upgrade(store, installed, chosen, changeset.before)
-    changeset = upgrade.changeset if upgrade else changeset
-    wanted = {**store.originals, **changeset.files} if store and upgrade else changeset.files
+    changeset = stands.planned(upgrade.changeset if upgrade else changeset)
+    anew = store and upgrade and not changeset.problems
+    wanted = {**store.originals, **changeset.files} if store and anew else changeset.files
     files = {file: (old, new) for file, new in sorted(wanted.items()) if (old := seen.read(file)) != new}
     problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := changing.obstacle(seen, changeset.before)) else []
-    notes = (*notes_of(chosen, changeset.before), *map(str, leftovers(found)))
+    notes = (*notes_of(chosen, changeset.before), *stands.notes(problems), *map(str, leftovers(found)))
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
-    return _checked(Diff(*about, files, upgradable=upgrade.overlays if upgrade else ()))
+    done = Diff(*about, files, upgradable=upgrade.overlays if upgrade else (), edited=stands.places)
+    return _checked(done)
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -202,12 +150,14 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
     absent = {file for item in installed for file in item.overlay.files if not (root / file).exists()}
-    engine = Engine(chosen)
+    engine = Engine(chosen, once=True)
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
+    edits = changeset.problems or writes.edited
+    stands = differences(writable.tree, writable.snapshot() if edits else None, installed)
+    changeset = stands.planned(changeset)
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
-    left = map(str, leftovers(writable.tree))
-    notes = (*notes_of(chosen, changeset.after), *changing.notes_on_edits(writes, writable.tree), *left)
+    notes = (*notes_of(chosen, changeset.after), *stands.notes(problems), *map(str, leftovers(writable.tree)))
     added = tuple(file for file in changed if file in absent)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
@@ -215,34 +165,73 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     upgrade = _upgrade(writable, installed, chosen, changeset.before) if changeset.problems else None
     fitting = upgrade.fitting if upgrade else engine.fitting(writable.tree.read, changeset.before)
     done = Changed(*about, fitting, changed=changed, added=added, affected=tuple(sorted(affected)))
-    return _checked(replace(done, upgraded=writes.upgraded))
+    done = replace(done, upgraded=writes.upgraded, edited=stands.places)
+    return _checked(_with_digest(done, writable.tree))
 
 
-def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
+def applied(tree: TreeLike = None, overlays: Ids = None, *, edits: bool = False) -> Diff:
+    """Compare what stands in a vLLM with its originals. It writes nothing.
+
+    Edits of others in the files that vpatch changed are in it, and `edited` names them.
+
+    Args:
+        tree: the vLLM.
+        overlays: compare what vpatch made with what it would have made without these overlays. Edits are not in it.
+        edits: compare with what vpatch made: only edits are in it, with `overlays` those of their files.
+
+    Raises:
+        Failure: as `status`.
+    """
+    writable, selection = open_tree(tree), Selection.of(overlays)
+    root, installed = writable.tree.root, as_applied(writable.tree, writable.tree.read, discover())
+    engine = Engine(installed)
+    stands = standing(writable, changing.what_it_made(writable, engine))
+    verdicts = engine.status(writable.tree.read, selection.in_tree(installed, writable.tree.read))
+    files = stands.edited if edits else stands.files
+    if overlays is not None and edits:
+        files = {file: pair for file, pair in files.items() if any(file in one.files for one in verdicts)}
+    elif overlays is not None:
+        chosen = selection.among(installed)
+        without = changing.revert(writable, installed, chosen, engine, dry=True, discard=True).files
+        made = {file: stands.edited[file][0] if file in stands.edited else writable.tree.read(file) for file in without}
+        files = {file: (then, made[file]) for file, then in sorted(without.items()) if then != made[file]}
+    about = (root, writable.tree.version, stands.blamed(verdicts))
+    return Diff(*about, files=files, edited=stands.places, captured=stands.captured if edits else ())
+
+
+def revert(tree: TreeLike = None, overlays: Ids = None, *, dry_run: bool = False, force: bool = False) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
     Without `overlays`, it also removes what was kept of a vLLM that is no longer installed, see `tree.upgrade`.
     It changes nothing if no such overlay is applied. Without `overlays`, it works even if some do not load.
+
+    Args:
+        tree: the vLLM.
+        overlays: ids of overlays.
+        dry_run: write nothing, and return what would change.
+        force: undo what others edited in these files, too; `applied` returns it.
 
     Raises:
         Failure: as `apply`; or a file that has to change was edited after vpatch.
     """
     writable, selection = open_tree(tree), Selection.of(overlays)
     found, broken = loadable() if overlays is None else (discover(), ())
-    root, installed = writable.tree.root, known_in(writable.tree, writable.tree.read, found)
+    root, installed = writable.tree.root, as_applied(writable.tree, writable.tree.read, found)
     going = installed if overlays is None else selection.among(installed)
-    left = remove_leftovers(writable.tree) if overlays is None else ()
+    left = remove_leftovers(writable.tree) if overlays is None and not dry_run else ()
     seen = Reads(writable.tree)
     gone = not_installed(writable, installed) if overlays is None else {}
     affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
-    writes = changing.revert(writable, installed, None if overlays is None else going)
+    which = None if overlays is None else going
+    writes = changing.revert(writable, installed, which, dry=dry_run, discard=force)
     changed = tuple(sorted({*writes.changed, *left}))
-    removed = tuple(file for file in changed if not (root / file).exists())
+    removed = tuple(file for file in changed if file in left or writes.files.get(file, b"") is None)
     absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
+    stands = differences(writable.tree, writable.snapshot() if writes.edited else None, installed)
     notes = (
         *map(str, broken),
         *(f"{name}: not applied, so there was nothing to revert" for name in absent),
-        *changing.notes_on_edits(writes, writable.tree),
+        *stands.notes(),
     )
     about = (root, writable.tree.version)
     done = Changed(*about, notes=notes, changed=changed, removed=removed, affected=affected)
@@ -284,14 +273,26 @@ def verify(
     seen = check(found, chosen, named=selection.named, python=runner, others=others)
     hint = "install it, or remove all by `vpatch revert`"
     unknown = Problem("cannot verify", str(found.root), "", code=Code.UNKNOWN_OVERLAY, hint=hint)
-    problems = [*seen.problems, *leftovers(found)]
-    problems += upgrade.problems if (upgrade := _upgrade(store, installed, chosen, seen.verdicts)) else []
+    stands = differences(found, store, installed)
+    known = others.union(*(one.files for one in seen.verdicts))
+    problems = [*stands.verified(seen.problems, seen.verdicts, known), *leftovers(found)]
+    if upgrade := _upgrade(store, installed, chosen, seen.verdicts):
+        problems = [*upgrade.explained(problems, seen.verdicts), *upgrade.problems]
     problems += (replace(unknown, cause=f"{name} is applied, and its package is not installed here") for name in asked)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
-    about = (found.root, found.version, seen.verdicts, tuple(problems), seen.notes)
-    return _checked(Result(*about, not_installed=gone))
+    verdicts = stands.blamed(upgrade.changeset.before if upgrade else seen.verdicts)
+    about = (found.root, found.version, verdicts, tuple(problems), seen.notes)
+    return _checked(_with_digest(Result(*about, not_installed=gone, edited=stands.places), found))
+
+
+def differences(tree: Tree, store: Store | None, installed: Sequence[Catalogued]) -> Differences:
+    """Compare a tree with its originals; nothing differs where these cannot be read, which `verify` reports."""
+    with suppress(Failure):
+        if store:
+            return compared(tree, store, installed)
+    return Differences(tree.root)
 
 
 def open_tree(tree: TreeLike = None) -> Store:

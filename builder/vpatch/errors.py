@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+
+_MOST = 8  # names that an answer to a part of a name lists
 
 
 class Code(StrEnum):
@@ -14,10 +19,13 @@ class Code(StrEnum):
 
     OTHER = ""
     DENIED = "permission-denied"  # by the system
+    READ_ONLY = "read-only-file-system"
+    NO_VLLM = "no-vllm"  # neither named nor found
     NOT_APPLIED = "not-applied"
     NOTHING_TO_VERIFY = "nothing-to-verify"
     RECORD_UNTRUE = "record-untrue"
     RECORD_UNLISTED = "record-unlisted"
+    EDITED = "edited-after-vpatch"  # by hand or by another program, in a file that vpatch changed
     FILE_MISSING = "file-missing"
     NO_RECORD = "no-record"
     STALE_BYTECODE = "stale-bytecode"
@@ -28,6 +36,7 @@ class Code(StrEnum):
     NOTHING_TO_BUILD = "nothing-to-build"
     GPU_UNSERVED = "gpu-not-served"
     CANNOT_KNOW = "cannot-know"
+    DOES_NOT_FIT = "does-not-fit"
     OVERLAY_FAILED = "overlay-failed"
     NOT_TOGETHER = "not-together"  # overlays that fail only together
     NOT_IDEMPOTENT = "not-idempotent"
@@ -38,9 +47,13 @@ class Code(StrEnum):
 class Problem:
     """One failure that needs attention.
 
-    `what` is the failure in a few lower-case words, `where` its file, folder or address, `cause` the reason, `scope`
-    the qualified name inside the file, "" if none, and `hint` what to do about it, "" if that is clear. Only `code` may
-    decide what happens next.
+    Attributes:
+        what: the failure, in a few lower-case words.
+        where: its file, folder or address.
+        cause: the reason.
+        scope: the qualified name inside the file, "" if none.
+        code: the kind of problem; only this may decide what happens next.
+        hint: what to do about it, "" if that is clear.
     """
 
     what: str
@@ -72,7 +85,7 @@ class Problem:
 
 
 class Failure(Exception):
-    """A run failed, with every problem at once. The command line exits with 1."""
+    """A run failed, with every problem at once, in `problems`. The command line exits with 1."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -86,16 +99,19 @@ class UnknownName(Failure):
 def nearest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> list[str]:
     """Return the known names that are closest to one that is not known; [] if none is close.
 
-    Names are compared by `key`. A name that is part of another counts as close.
+    Names are compared by `key`. One that is equal by it is the answer, then near ones, then all that contain it.
     """
     import difflib
 
     by_key = {key(one): one for one in dict.fromkeys(known)}
     typed = key(name)
+    if typed in by_key:
+        return [by_key[typed]]
     scores = {one: difflib.SequenceMatcher(None, one, typed).ratio() for one in by_key}
     best = max(scores.values(), default=0)
-    near = [by_key[one] for one, score in scores.items() if score > 0.7 and score > best - 0.05]
-    return near or [one for text, one in by_key.items() if len(typed) > 2 and typed in text][:3]
+    if best < 0.9 and len(typed) > 2 and (whole := [one for text, one in by_key.items() if typed in text]):
+        return sorted(whole, key=lambda one: -scores[key(one)])[:_MOST]
+    return [by_key[one] for one, score in scores.items() if score > 0.7 and score > best - 0.05]
 
 
 def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> str:
@@ -106,15 +122,28 @@ def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.
 
 def did_you_mean(names: Iterable[str], after: str = "") -> str:
     """Return the question for the names that may be meant, with `after` behind it; "" for none."""
-    meant = " or ".join(names)
+    *others, last = [*names] or [""]
+    meant = " or ".join(filter(None, [", ".join(others), last]))
     return f"did you mean {meant}?{after}" if meant else ""
 
 
 def shell(*words: object) -> str:
-    """Return a command to copy, in backticks and quoted for a shell."""
+    """Return a command to copy, in backticks and quoted for a shell; `vpatch` is named as the user has called it."""
     import shlex
 
-    return f"`{shlex.join(map(str, words))}`"
+    first, *rest = map(str, words)
+    return f"`{shlex.join([_program() if first == 'vpatch' else first, *rest])}`"
+
+
+def _program() -> str:
+    """Return how a shell in this folder finds this vpatch: by its name on PATH, else by the path that was typed."""
+    called = sys.argv[0] if sys.argv else ""
+    if os.path.basename(called) != "vpatch" or os.sep not in called:  # noqa: PTH119 - every command to copy needs it
+        return "vpatch"
+    import shutil
+
+    found = shutil.which("vpatch")
+    return "vpatch" if found and os.path.realpath(found) == os.path.realpath(called) else called
 
 
 def cause(error: OSError) -> str:
@@ -125,6 +154,7 @@ def cause(error: OSError) -> str:
 def failing(what: str, where: str, error: OSError, hint: str = "") -> Problem:
     """Return the problem that an error of the system is."""
     code = Code.DENIED if isinstance(error, PermissionError) else Code.OTHER
+    code = Code.READ_ONLY if error.errno == errno.EROFS else code
     return Problem(what, where, cause(error), code=code, hint=hint)
 
 
@@ -132,6 +162,12 @@ def raise_all(problems: Iterable[Problem]) -> None:
     """Raise one failure of all problems, if there are any."""
     if found := tuple(problems):
         raise Failure(*found)
+
+
+def raise_unknown(problems: Iterable[Problem]) -> None:
+    """Raise one `UnknownName` of all problems, if there are any."""
+    if found := tuple(problems):
+        raise UnknownName(*found)
 
 
 @contextmanager

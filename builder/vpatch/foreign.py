@@ -129,6 +129,23 @@ def parse_toml(document: bytes) -> dict[str, Any]:
     return found
 
 
+def is_nothing(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to nothing; false if the system does not tell, such as for a link in a circle."""
+    try:
+        os.stat(path)  # noqa: PTH116 - of any path
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def kind_of(mode: int) -> str:
+    """Return what the mode of a file that is no folder says it is, such as "a pipe"."""
+    kinds = {stat.S_ISREG: "a file", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+    return next((kind for is_one, kind in kinds.items() if is_one(mode)), "a device")
+
+
 def _refuse_irregular(about: os.stat_result) -> None:
     if stat.S_ISDIR(about.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

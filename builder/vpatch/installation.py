@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from vpatch.errors import Failure, Problem, shell
 from vpatch.foreign import TOML_BYTES, parse_json, parse_toml, read_regular
+from vpatch.wrapping import from_here
 
 # Their commands make the environment anew: with one extra, they would remove the others.
 _MADE_ANEW = frozenset({"uv tool", "pipx"})
@@ -34,13 +36,27 @@ def how_to_add(extra: str) -> str:
     return shell(*_install(tool), *source, *_beside())
 
 
+@contextmanager
+def needing(extra: str, task: str) -> Iterator[None]:
+    """Turn a failed import into a `Failure`: the task cannot be done without the extra, which it names."""
+    try:
+        yield
+    except ImportError as error:
+        raise Failure(Problem(task, str(error.name), f"not installed: {how_to_add(extra)}")) from error
+
+
+def before_fetching() -> str:
+    """Return a clause on what a command that reads releases needs first; "" if it is installed."""
+    return "" if find_spec("pypi_simple") else f", after {how_to_add('fetch')}"
+
+
 def how_to_develop(project: Path) -> tuple[str, str]:
     """Return commands for a project of overlays: one installs it beside this vpatch, with its tests, for editing.
 
     The project requires vpatch, which no index may have: the command names the source of this one again.
 
     Returns:
-        The command, and then the interpreter that has both, as words for a shell.
+        The command, and then the interpreter that has both, as words for a shell in the current folder.
     """
     tool, own = _tool(), f"{project.absolute()}[test]"
     source = _source(f"vpatch[{'all' if tool in _MADE_ANEW else 'fetch'}]")
@@ -50,8 +66,9 @@ def how_to_develop(project: Path) -> tuple[str, str]:
         words = [*_install("uv tool"), *source, *_beside(but=project.absolute()), "--with-editable", own]
     else:
         words = [*_install(tool), *source, "--editable", own]
-    python = '"$(uv tool dir)/vpatch/bin/python"' if tool == "uvx" else shlex.quote(sys.executable)
-    return shlex.join(words), python
+    if tool == "uvx":
+        return shlex.join(words), '"$(uv tool dir)/vpatch/bin/python"'
+    return shlex.join(words), shlex.quote(from_here(Path(sys.executable)))
 
 
 def cannot_load(package: str, error: ImportError) -> Failure:

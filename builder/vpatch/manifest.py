@@ -17,6 +17,10 @@ from typing import Any, NamedTuple
 from vpatch.foreign import CODE_BYTES, parse_json
 
 SCHEMA = 1
+APPLIED = "vpatch/provenance.json"
+"""What `vpatch apply` wrote, below the dist-info."""
+BUILT = "vpatch-image.json"
+"""What `vpatch build` wrote, below the dist-info of an image."""
 
 
 class Written(NamedTuple):

@@ -23,17 +23,18 @@ from typing import Any, TypeGuard
 
 from vpatch.core import sources
 from vpatch.core.calls import file_of
-from vpatch.core.catalogue import Selection
+from vpatch.core.catalogue import Selection, id_of
 from vpatch.core.patch_file import SUFFIX
 from vpatch.core.shapes import families, joined
 from vpatch.core.sources import PatchBytes, Sources
-from vpatch.errors import Failure, Problem, UnknownName, closest, collecting, naming, raise_all
+from vpatch.errors import Failure, Problem, UnknownName, closest, collecting, naming, raise_all, shell
 from vpatch.foreign import CODE_BYTES, TOML_BYTES, parse_toml, read_regular
 
 OWN, SHARED = "vpatch.toml", "pyproject.toml"
 _IGNORE = "--no-project ignores this file"
 _LISTS = ("patches", "overlays", "with", "without")
 _KEYS = (*_LISTS, "require")
+_DIFFS = (".patch", ".diff", ".mbox", ".eml")
 _PIN = re.compile("sha256:([0-9a-f]{64})")
 
 
@@ -45,11 +46,13 @@ class Project:
         file: the project's file, for people; "" without one.
         sources: the patch files.
         selection: the overlays that the file selects.
+        named: the ids of the patch files that the user's `--patches` name.
     """
 
     file: str
     sources: Sources
     selection: Selection
+    named: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -91,8 +94,8 @@ def opened(places: Sequence[Path], *, ignored: bool = False) -> Project:
         with collecting(problems):
             files += _patch_files(file.parent / place, f"{shown}: patches")
     raise_all(problems)
-    for place in places:
-        files += _patch_files(place)
+    given = [file for place in places for file in _patch_files(place)]
+    files += given
     unique: dict[str, Path] = {}  # a folder may be named twice, as by the project and by the user
     for path in files:
         unique.setdefault(os.path.realpath(path), path)
@@ -102,7 +105,7 @@ def opened(places: Sequence[Path], *, ignored: bool = False) -> Project:
     overlays, also, without = (tuple(table.get(key, ())) for key in _LISTS[1:])
     named = {"overlays": overlays, "with": also, "without": without}
     selection = Selection(None, also, without, overlays if "overlays" in table else None)
-    return Project(shown, Sources(read, shown, required, named), selection)
+    return Project(shown, Sources(read, shown, required, named), selection, tuple(id_of(str(one)) for one in given))
 
 
 def _found() -> tuple[Path, dict[str, Any]] | None:
@@ -188,11 +191,28 @@ def _patch_files(place: Path, key: str = "") -> list[Path]:
         raise (Failure if key else UnknownName)(Problem("no patch files", where, f"{what}no such file or folder"))
     if not place.is_dir():
         if not place.name.endswith(SUFFIX):
-            raise Failure(Problem("no patch file", where, f"{what}its name does not end with {SUFFIX}"))
+            raise Failure(
+                Problem("no patch file", where, f"{what}its name does not end with {SUFFIX}", hint=_way(place))
+            )
         return [place]
     if not (files := [place / name for name in _families(place)]):
-        raise Failure(Problem("no patch files", where, f"{what}no *{SUFFIX} is in it"))
+        with naming("cannot read", shown):
+            others = sorted(one for one in place.iterdir() if _way(one))
+        hint = _way(others[0]) if others else ""
+        raise Failure(Problem("no patch files", where, f"{what}no *{SUFFIX} is in it", hint=hint))
     return files
+
+
+def _way(file: Path) -> str:
+    """Return how a diff or a module becomes an overlay; "" for any other file."""
+    if file.suffix in _DIFFS:
+        return f"{shell('vpatch', 'import', _short(file))} makes a patch file of a diff"
+    if file.suffix != ".py" or file.name.startswith((".", "_")):
+        return ""
+    words = "-".join(re.findall("[a-z0-9]+", file.stem.lower()))
+    name = words if re.match("[a-z]", words) else "my-fix"
+    begun = f"a module is an overlay of a package, which {shell('vpatch', 'new', name)} begins"
+    return f"vpatch executes nothing that it finds here: {begun}; in one file, an overlay is hunks, NAME{SUFFIX}"
 
 
 def _families(folder: Path) -> Mapping[str, tuple[str, ...]]:

@@ -43,17 +43,29 @@ def user_name() -> str:
         return str(os.getuid())
 
 
+def state_folder() -> Path:
+    """Return the folder for what outlasts a run and is no cache, which may not exist.
+
+    Raises:
+        Failure: the user has no home folder.
+    """
+    return _folder("XDG_STATE_HOME", ".local/state", "set XDG_STATE_HOME")
+
+
 def cache_folder(otherwise: str = "or use --no-cache") -> Path:
     """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches.
 
     Raises:
         Failure: the user has no home folder; it says what to do `otherwise`.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
+    return _folder("XDG_CACHE_HOME", ".cache", f"set XDG_CACHE_HOME, {otherwise}")
+
+
+def _folder(variable: str, otherwise: str, hint: str) -> Path:
+    base = os.environ.get(variable, "")
     if Path(base).is_absolute():  # the specification ignores relative ones
         return Path(base, "vpatch")
     try:
-        return Path.home() / ".cache" / "vpatch"
+        return Path.home() / otherwise / "vpatch"
     except RuntimeError as error:
-        hint = f"set XDG_CACHE_HOME, {otherwise}"
-        raise Failure(Problem("no cache", "~/.cache", "no home folder", hint=hint)) from error
+        raise Failure(Problem("no folder", f"~/{otherwise}", "no home folder", hint=hint)) from error

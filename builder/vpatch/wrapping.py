@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
+from contextlib import suppress
+from pathlib import Path
 
-_COMMANDS = ("`vpatch ", "`docker ")
+_COMMAND = re.compile(r'`(?:(?:vpatch|docker|git|patch|pipx?|sudo|uvx?|\S*python[\d.]*) |env (?:-u |\w+=)|"\$\()')
 _WORD = r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+"  # of a shell
 _PIECE = re.compile(rf"--?[\w-]+ (?!-){_WORD}|{_WORD}")  # an option with its value, or another word
 _SPACE, _BREAK = "\0", "\1"  # in place of a space, and of a line break, that `textwrap` does not see
@@ -20,7 +22,19 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
+    # In some locales Python reads names as ASCII, and keeps other bytes as surrogates.
+    with suppress(UnicodeEncodeError):
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def from_here(path: Path) -> str:
+    """Return a path relative to the current folder, if it is below it."""
+    try:
+        relative = path.relative_to(Path.cwd().resolve())
+    except (OSError, ValueError):  # the current folder is gone, or not above it
+        return str(path)
+    return str(relative if relative.parts else path)
 
 
 def shortened(text: str, most: int) -> str:
@@ -55,7 +69,7 @@ def _kept(code: str, room: int) -> str:
     """Return code in backticks as one word if it fits, or is a command, which may then contain line breaks."""
     if len(code) < room:  # the sentence may end behind it
         return code.replace(" ", _SPACE)
-    if not code.startswith(_COMMANDS):
+    if not _COMMAND.match(code):
         return code
     first, *pieces = _PIECE.findall(code)
     lines = [first]

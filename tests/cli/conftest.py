@@ -16,6 +16,13 @@ def rewrite(file: Path, data: bytes) -> None:
     file.write_bytes(data)
 
 
+def ways_out(tree: Path, *, keep: bool = True) -> str:
+    """Return what messages offer for an edit: to keep it only if `vpatch capture` can."""
+    kept = f" keep it as a patch file by `vpatch capture {tree}`," if keep else ""
+    shown = f"`vpatch diff --edits {tree}` shows it; undo it,{kept} or discard it by "
+    return f"{shown}`vpatch revert --force {tree}`"
+
+
 @pytest.fixture
 def tree(linked: Trees) -> Path:
     """A slim 0.20.2 for one test, made of hard links to the pristine release. Replace files; never write into them."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Program, Ran, unchanged
+from tests.conftest import Process, Program, Ran, unchanged
+from tests.doctor.conftest import put
 from tests.hybrid import CONFIG, HYBRID, INFO, INTERFACE, ONLY, TILES
 from tests.tiers import deep
 
+SITE = "lib/python3.11/site-packages"
 NOTHING = "not a site-packages, virtual environment or source checkout with vllm in it"
 
 
@@ -36,16 +40,75 @@ def a_file_for_a_package(root: Path) -> None:
     (root / "vllm").touch()
 
 
+def script(first: str, *, python: bool = False) -> Callable[[Path], object]:
+    """Put a console script into a tree's `bin`, as pip writes one, and perhaps an interpreter."""
+
+    def harm(root: Path) -> None:
+        (root / "bin").mkdir()
+        (root / "bin/vllm").write_text(f"{first}\nopen(__file__ + '.ran', 'w').close()\n")
+        (root / "bin/vllm").chmod(0o755)
+        if python:
+            (root / "bin/python").symlink_to(sys.executable)
+
+    return harm
+
+
+SCRIPT = "not an interpreter: {tree}: it is a script that Python runs"
+
+
 # What is done to a tree, the folder in it that is named, and what is said.
 NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an empty folder": (lambda root: (root / "empty").mkdir(), "empty", f"no vllm: {{tree}}: {NOTHING}"),
     "a file": (Path, f"{INFO}/METADATA", "no vllm: {tree}: a file that is neither a folder nor an interpreter"),
     "the package": (Path, "vllm", "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}"),
+    "a pipe": (
+        lambda root: os.mkfifo(root.parent / "pipe"),
+        "../pipe",
+        "no vllm: {tree}: a pipe that is neither a folder nor an interpreter",
+    ),
+    "a device": (Path, "/dev/null", "no vllm: {tree}: a device that is neither a folder nor an interpreter"),
+    "a link in a circle": (
+        lambda root: (root.parent / "loop").symlink_to("loop"),
+        "../loop",
+        "cannot read: {tree}: too many levels of symbolic links",
+    ),
+    "another program": (
+        Path,
+        "/bin/ls",
+        "cannot ask the interpreter: {tree}: its answer is not that of a Python interpreter",
+    ),
+    # Whatever it would do, it is not run: the tree stays unchanged.
+    "a script of an environment": (
+        script(f"#!{sys.executable}", python=True),
+        "bin/vllm",
+        f"{SCRIPT}; did you mean {{root}}/bin/python?",
+    ),
+    "a script alone": (script("#!/usr/bin/env python3"), "bin/vllm", SCRIPT),
+    "a script of a deep environment": (
+        script(f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''"),
+        "bin/vllm",
+        SCRIPT,
+    ),
     "a name that no file can have": (Path, "x" * 300, "cannot read: {tree}: file name too long"),
     "a project": (
-        lambda root: (root / "project/.venv").mkdir(parents=True),
+        lambda root: put(root / "project/.venv" / SITE / "vllm/__init__.py", ""),
         "project",
         f"no vllm: {{tree}}: {NOTHING}; did you mean {{tree}}/.venv?",
+    ),
+    "a project with a venv": (
+        lambda root: put(root / "project/venv" / SITE / "vllm/__init__.py", ""),
+        "project",
+        f"no vllm: {{tree}}: {NOTHING}; did you mean {{tree}}/venv?",
+    ),
+    "a project with another's venv": (
+        lambda root: (root / "project/.venv" / SITE).mkdir(parents=True),
+        "project",
+        f"no vllm: {{tree}}: {NOTHING}",
+    ),
+    "a folder with fetched sources": (
+        lambda root: put(root / "project/vllm-0.20.2/vllm/__init__.py", ""),
+        "project",
+        f"no vllm: {{tree}}: {NOTHING}; did you mean {{tree}}/vllm-0.20.2?",
     ),
     "the dist-info": (Path, INFO, f"no vllm: {{tree}}: {NOTHING}"),
     "a folder in the package": (Path, "vllm/engine", f"no vllm: {{tree}}: {NOTHING}"),
@@ -97,6 +160,71 @@ def test_a_tree_that_does_not_exist(vpatch: Program, tmp_path: Path, command: st
     for typed, cause in ((HYBRID, "an overlay, not a folder"), (f"{HYBRID}x", "no such folder")):
         meant = f"{cause}; to name an overlay: `vpatch {command} -v --overlay {HYBRID}`"
         assert vpatch(command, "-v", typed) == Ran(2, "", f"no vllm: {typed}: {meant}\n")
+
+
+UNKNOWN: dict[tuple[str, ...], str] = {
+    ("matrix", "--tree", "nope"): "no vllm: nope: no such folder",
+    ("matrix", "--wheel", "nope.whl"): "cannot read: nope.whl: no such file",
+    ("matrix", "--git", "nope"): "cannot read: nope: there is no such folder, and it is no URL",
+    ("matrix", "--baseline", "nope", "--tree", "."): "cannot read: nope: no such file",
+    ("import", "nope.diff"): "cannot import: nope.diff: no such file or folder",
+    ("import", "--git", "nope", "a..b"): "cannot import: nope: no such file or folder",
+    ("status", "--python", "nope"): "not an interpreter: nope: no such file",
+    ("status", "--python", "/dev/null"): "not an interpreter: /dev/null: a device, not a program",
+}
+
+
+@pytest.mark.parametrize("arguments", UNKNOWN)
+def test_a_name_of_nothing(vpatch: Program, arguments: tuple[str, ...]) -> None:
+    """What does not exist is wrong usage, and is found before anything is read."""
+    assert vpatch(*arguments) == Ran(2, "", f"{UNKNOWN[arguments]}\n")
+
+
+def test_names_beyond_ascii_are_readable_in_any_locale(process: Process) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    assert process("status", "v\xfc/w", env=locale) == Ran(2, "", "no vllm: v\xfc/w: no such folder\n")
+
+
+DASH = "- is no name of what to write: /dev/stdout is standard output"
+MISUSED: dict[tuple[str, ...], str] = {
+    ("matrix", "--tree", ".", "--html", "-"): DASH,
+    ("fetch", "0.20.2", "-"): DASH,
+    ("run", "--export", "-"): DASH,
+    ("matrix", "--tree", ".", "--force"): "--force is for --html: leave it out",
+    ("matrix", "--from", "0.20.2", "--to", "0.21.0", "--markdown"): (
+        "--from and --to compare two releases: name no other vLLM, baseline, page or form"
+    ),
+    ("rebase", "x.vpatch", "--onto", "0.24.0", "--force"): "--force is for --accept: leave it out",
+    (
+        "import",
+        "x.py",
+        "--as",
+        "vllm/x.py",
+        "--squash",
+    ): "--as makes one patch file of a whole module: leave out --squash",
+    (
+        "import",
+        "--run",
+        "true",
+        "--squash",
+    ): "--run makes one patch file of all that the command changed: leave out --squash",
+    ("build", "--base", "a", "--label", "x"): (
+        "Invalid value for '--label': 'x' is not KEY=VALUE, such as "
+        "org.opencontainers.image.source=https://example.com/me/repo"
+    ),
+    ("build", "--base", "a", "--label", "io.vpatch.overlays=x"): (
+        "Invalid value for '--label': vpatch sets io.vpatch.overlays, which `vpatch inspect` reads"
+    ),
+    ("build", "--all", "x.toml"): "--all builds every images/*.toml: leave out --all, or the files",
+}
+
+
+@pytest.mark.parametrize("arguments", MISUSED)
+def test_an_option_that_would_be_ignored(vpatch: Program, arguments: tuple[str, ...]) -> None:
+    ran = vpatch(*arguments)
+
+    assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {MISUSED[arguments]}")
 
 
 def test_an_overlay_for_a_tree_beside_another(vpatch: Program) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from vpatch.cli.wording import MODEL
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
 from tests.conftest import Process, Program, Ran, contents_of, unchanged
 from tests.forks import ended, output, start
-from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, WRITTEN
+from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, SUMMARY, WRITTEN
 from tests.needs import root_only
 from tests.tiers import deep
 from tests.tree.conftest import give_away, mounted
@@ -49,7 +50,7 @@ def test_a_tree_of_another_user(copied: Path) -> None:
     """Reading works; writing reports what was refused. vpatch tries instead of checking permissions in advance."""
     give_away(copied)
     with unchanged(copied):
-        assert humbly("status", copied) == Ran(0, f"  {HYBRID}  pending\n", "")
+        assert humbly("status", copied) == Ran(0, f"  {HYBRID}  pending  {SUMMARY}\n", "")
         assert humbly("apply", copied) == Ran(1, "", f"cannot write: {INFO}/vpatch: permission denied\n")
 
 
@@ -89,6 +90,13 @@ def test_a_read_only_file_system(vpatch: Program, copied: Path, tmp_path: Path) 
         subprocess.run(["mount", "-o", "remount,ro,bind", at], check=True)
         says = f"cannot write: {INFO}/vpatch: read-only file system\n"
         assert vpatch("apply", "-q", at, *ONLY) == Ran(1, "", says)
+        assert vpatch("apply", at, *ONLY).err.endswith(
+            f"\nTo run vLLM with these overlays without a write to its files: "
+            f"`vpatch run --overlay {HYBRID} -- vllm serve {MODEL}`.\n"
+        )
+        found = vpatch("doctor", at, *ONLY).out
+        assert "read-only file system (" in found
+        assert f"→ run vLLM with the overlays without a write to its files: `vpatch run --overlay {HYBRID} --" in found
         assert vpatch("apply", "--check", at, *ONLY).code == 1
         assert vpatch("apply", copied, *ONLY).code == 0
         again = vpatch("apply", at, *ONLY, "--json")

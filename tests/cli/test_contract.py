@@ -87,15 +87,17 @@ FINDING = {"name": str, "level": {str(level) for level in Level}, "what": str, "
 PROBED = {"overlay": str, "name": str, "ok": (bool, NoneType), "because": str}
 CLAIM = {"digest": (str, NoneType), "overlays": [str], "asked": (str, NoneType)}
 SERVER = CLAIM | {"pid": int, "command": str, "checked": (bool, NoneType)}
+DIGEST = {"digest": (str, NoneType)}
+EDITED = {"edited": {"*": str}}
 GONE = {"not_installed": [{"id": str, "files": [str]}]}
 SHAPES: dict[str, dict[str, Any]] = {
-    "status": SHAPE | GONE | {"upgradable": [str]},
-    "apply": SHAPE | {"added": [str], "removed": [str], "upgraded": [str]},
+    "status": SHAPE | GONE | DIGEST | EDITED | {"upgradable": [str]},
+    "apply": SHAPE | DIGEST | EDITED | {"added": [str], "removed": [str], "upgraded": [str]},
     "revert": SHAPE | GONE | {"added": [str], "removed": [str]},
-    "verify": SHAPE | GONE,
+    "verify": SHAPE | GONE | DIGEST | EDITED,
     "ps": SHAPE | {"processes": [SERVER]},
     "doctor": SHAPE | {"findings": [FINDING], "probes": [PROBED]},
-    "diff": SHAPE | {"diff": str, "files": [str], "upgradable": [str]},
+    "diff": SHAPE | EDITED | {"diff": str, "files": [str], "upgradable": [str]},
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},

@@ -54,5 +54,7 @@ def test_the_diff_in_json(vpatch: Program, slim: Trees) -> None:
     assert found["diff"] == vpatch("diff", tree).out
     assert found["files"] == sorted(found["files"])
     assert {COMPANION, CONFIG} < set(found["files"])
-    assert [line[6:] for line in found["diff"].splitlines() if line.startswith("+++ b/")] == found["files"]
+    shown = [line[6:] for line in found["diff"].splitlines() if line.startswith("+++ b/")]
+    new = [file for file in found["files"] if not (tree / file).exists()]
+    assert shown == [*(file for file in found["files"] if file not in new), *new], "new files are behind changed ones"
     assert found["changed"] == []

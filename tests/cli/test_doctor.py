@@ -63,6 +63,7 @@ def test_lines_and_json(vpatch: Program, sick: Path) -> None:
 
 
 def test_no_problem(vpatch: Program, healthy: Path, alone: Path) -> None:
+    (packages(healthy) / "torch").mkdir()
     ran = vpatch("doctor", healthy)
 
     assert (ran.code, ran.err.splitlines()[-1]) == (0, "No problem found: 1 note.")
@@ -108,4 +109,4 @@ def test_a_read_only_tree(vpatch: Program, stock: Path, tmp_path: Path, monkeypa
 
     (permission,) = (one for one in ran.json["findings"] if one["name"] == "permission")
     assert (ran.code, permission["level"]) == (0, "warning")
-    assert permission["do"] == "run vpatch as the owner of these files"
+    assert permission["do"].startswith("run vLLM with the overlays without a write to its files: `vpatch run -- ")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import rewrite
+from tests.cli.conftest import rewrite, ways_out
 from tests.conftest import Program, Trees, contents_of, unchanged, untouched
-from tests.hybrid import ATTENTION, CONFIG, INFO, ONLY, TILES
+from tests.hybrid import ARG_UTILS, ATTENTION, CONFIG, INFO, ONLY, TILES
 from tests.tiers import deep
 
 WORKSPACE = "turboquant-workspace"
@@ -34,15 +35,15 @@ def notes(vpatch: Program, *arguments: str | Path) -> str:
     return "\n".join(ran.json["notes"])
 
 
-def stays(file: str) -> str:
-    says = "edited after vpatch: the edit stays, and RECORD lists the file with it"
-    return f"{file}: {says}; `vpatch revert` refuses this file until it is undone"
+def stays(tree: Path, file: str) -> str:
+    line = len((tree / file).read_bytes().splitlines())
+    return f"{file}: edited after vpatch, line {line}; {ways_out(tree)}"
 
 
 @pytest.mark.parametrize(
     ("more", "changed"),
     [
-        pytest.param(ONLY, [f"{INFO}/RECORD"], id="the same overlays"),
+        pytest.param(ONLY, [], id="the same overlays"),
         # No run ever wrote the file with this overlay and without the edit.
         deep(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
     ],
@@ -56,14 +57,15 @@ def test_an_edit_that_is_undone_is_none(
     ran = vpatch("apply", tree, *more, "--json")
 
     assert (ran.code, ran.json["changed"]) == (0, changed)
-    assert stays(ATTENTION) in ran.json["notes"]
+    assert stays(tree, ATTENTION) in ran.json["notes"]
     with untouched(tree):
-        assert stays(ATTENTION) in notes(vpatch, "apply", tree, *more)
-    assert vpatch("verify", tree).code == 0
+        assert stays(tree, ATTENTION) in notes(vpatch, "apply", tree, *more)
+    assert vpatch("verify", tree).code == 1
     with unchanged(tree):
         assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {ATTENTION}: ")
 
     undo(tree, ATTENTION)
+    assert vpatch("verify", tree).code == (more != ONLY)  # then RECORD has the edited file, which `apply` wrote
     assert ATTENTION not in notes(vpatch, "apply", tree, *more)
     assert vpatch("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0
@@ -78,12 +80,38 @@ def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, sli
     edit(tree, file)
     edited = (tree / file).read_bytes()
 
-    assert stays(file) in notes(vpatch, "revert", tree, "--overlay", WORKSPACE)
+    assert stays(tree, file) in notes(vpatch, "revert", tree, "--overlay", WORKSPACE)
 
     states = {one["id"]: one["state"] for one in vpatch("status", tree, "--json").json["overlays"]}
     assert (states.pop(WORKSPACE), "pending" in states.values()) == ("pending", False)
     assert (tree / file).read_bytes() == edited
-    assert vpatch("verify", tree).code == 0
+    assert vpatch("verify", tree).code == 1
     undo(tree, file)
     assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == contents_of(slim("0.20.2"))
+
+
+def test_a_module_that_does_not_compile_is_one_edit(vpatch: Program, tree: Path) -> None:
+    """Not one of each overlay in it, and no other line is to blame; `capture` could not read it."""
+    vpatch("apply", tree, "--overlay", "turboquant-hybrid", "--overlay", "turboquant-skip-list")
+    rewrite(tree / ARG_UTILS, b"# mine\n" + (tree / ARG_UTILS).read_bytes() + b"def (\n")
+    line = len((tree / ARG_UTILS).read_bytes().splitlines())
+    why = f"it does not compile: invalid syntax (arg_utils.py, line {line}); {ways_out(tree, keep=False)}"
+
+    with untouched(tree):
+        for command in ("status", "apply", "verify", "doctor"):
+            ran = vpatch(command, tree, "--json")
+            found = ran.json["findings" if command == "doctor" else "problems"]
+            problems = [one for one in found if one.get("level", "problem") == "problem"]
+            assert (ran.code, len(problems)) == (1, 1), problems
+        said = vpatch("status", tree).err
+    assert said.count(f"edited after vpatch: {ARG_UTILS}: {why}\n") == 1
+
+
+def test_a_comment_is_not_to_blame(vpatch: Program, tree: Path) -> None:
+    vpatch("apply", tree, *ONLY)
+    text = (tree / CONFIG).read_bytes().replace(b"        return boundary_skip_layers(", b"        return list(")
+    rewrite(tree / CONFIG, b"# mine\n" + text)
+
+    found = r"line \d+: expected `return boundary_skip_layers\(.*`, found `return list\(.*`; "
+    assert re.search(f"edited after vpatch: {CONFIG}: {found}", vpatch("status", tree, *ONLY).err)

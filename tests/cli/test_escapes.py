@@ -28,6 +28,8 @@ SEEN = r"a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa
 def test_what_is_escaped() -> None:
     assert printable(EVIL) == SEEN
     assert printable(SEEN) == SEEN, "once"
+    assert printable("na\udcc3\udcafve\n") == r"na\xefve\n".replace(r"\xef", "\xef"), "read in an ASCII locale"
+    assert printable("half \ud800") == r"half \ud800"
     assert printable("tabs\tand words, \u00e4, \u65e5\u672c, \u2588") == "tabs\tand words, \u00e4, \u65e5\u672c, \u2588"
 
 

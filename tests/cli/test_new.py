@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Program, install_into
+from tests.loopback import IndexServer, index, settings
 from tests.releases import tree_of
+
+__all__ = ["index", "settings"]
 
 RELEASE = "0.20.2"
 
@@ -61,7 +64,42 @@ def test_the_tests_pass(project: Path) -> None:
         command = [sys.executable, "-m", module, *arguments]
         ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "10 passed" in ran.stdout
+    assert "12 passed" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("vllm", "ends"), [(False, "3 skipped"), pytest.param(True, "3 passed", marks=pytest.mark.deep)]
+)
+def test_a_companion_that_imports_vllm(project: Path, *, vllm: bool, ends: str) -> None:
+    """Its tests run where vLLM is, and elsewhere they say why they do not; those of the states run anywhere."""
+    companion = project / "vpatch_my_fix/companions/my_fix.py"
+    companion.write_text(companion.read_text().replace("\nOTHER", "\nfrom vllm.logger import init_logger\n\nOTHER"))
+    if vllm:
+        (logger := project / "vllm/logger.py").parent.mkdir()
+        logger.write_text("def init_logger(name): ...\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "machine_name",
+        "tests/test_my_fix.py",
+    ]
+
+    ran = subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ran.returncode, f"{ends}, 3 deselected" in ran.stdout) == (0, True), ran.stdout
+    assert ("No module named 'vllm'" in ran.stdout) is not vllm
 
 
 def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
@@ -79,8 +117,32 @@ def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "project", "code", "says"),
     [
-        *((name, "", 2, "joined by hyphens") for name in ("My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", "")),
-        ("class", "", 2, "is a keyword of Python"),
+        *((name, "", 2, "joined by hyphens; as in my-overlay") for name in ("2b", "", "...", "é")),
+        *(
+            (name, "", 2, f"joined by hyphens; did you mean `vpatch new -- {meant} ")
+            for name, meant in (
+                ("My-Fix", "my-fix"),
+                ("MyFix", "my-fix"),
+                ("my_fix", "my-fix"),
+                ("my fix.py", "my-fix-py"),
+                ("-x", "x"),
+                ("a--b", "a-b"),
+                ("a/b", "a-b"),
+            )
+        ),
+        ("x" * 233, "", 2, "has 233 characters: a file can be named after 232 at most"),
+        (
+            "class",
+            "",
+            2,
+            "'class' is a keyword of Python, which names no module of overlays; did you mean `vpatch new -- c",
+        ),
+        (
+            "companions",
+            "",
+            2,
+            "is the folder of companions, which names no module of overlays; did you mean `vpatch new",
+        ),
         ("turboquant-tiles", "", 2, "is the id of an installed overlay: choose another"),
         ("my-fix", "[project", 1, "cannot read: "),
         ("my-fix", '[project.entry-points."vpatch.overlays"]\nx = "gone"\n', 1, "vpatch.overlays names gone"),
@@ -100,3 +162,38 @@ def test_a_project_without_overlays_is_left_alone(vpatch: Program, tmp_path: Pat
 
     assert vpatch("new", "my-fix", tmp_path).code == 0
     assert (tmp_path / "my-fix/pyproject.toml").is_file()
+
+
+def test_the_longest_name(vpatch: Program, tmp_path: Path) -> None:
+    assert vpatch("new", "x" * 232, tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("release", "code", "says"),
+    [
+        ("0.21", 0, 'Case("0.21.0"'),
+        ("v0.24.0", 0, 'Case("0.24.0"'),
+        ("1.0", 0, 'Case("1.0"'),
+        ("0.20.9", 2, "no such release: vllm 0.20.9: the index has 1.0"),
+        ("99", 2, "no such release: vllm 99: the index has 1.0"),
+        ("latest", 2, "not a version: latest: a release reads like 0.20.2"),
+        ("../x", 2, "not a version: ../x: a release reads like 0.20.2"),
+    ],
+)
+def test_releases(vpatch: Program, index: IndexServer, tmp_path: Path, release: str, code: int, says: str) -> None:
+    """A release that exists is spelled as the index spells it; of any other, nothing is written."""
+    ran = vpatch("new", "my-fix", tmp_path / "at", "--vllm", release)
+    tests = [file.read_text() for file in (tmp_path / "at").rglob("test_my_fix.py")]
+
+    assert (ran.code, len(tests)) == (code, code == 0), ran
+    assert says in (tests[0] if tests else ran.err)
+
+
+def test_without_the_index(vpatch: Program, index: IndexServer, tmp_path: Path) -> None:
+    """A release that vpatch knows needs no index; any other may exist, which a note says."""
+    index.stop()
+
+    known, unknown = (vpatch("new", name, tmp_path, "--vllm", v) for name, v in (("a", "0.24.0"), ("b", "0.99.0")))
+
+    assert (known.code, "note: " in known.err) == (0, False)
+    assert (unknown.code, "note: vpatch could not check that vLLM 0.99.0 exists: " in unknown.err) == (0, True)

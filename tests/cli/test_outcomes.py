@@ -11,9 +11,10 @@ from vpatch.tree.locate import locate
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran, unchanged
 from tests.engines import engine_of
-from tests.hybrid import CONFIG, COUNT, DEFAULT, HYBRID, INFO, TILES
+from tests.hybrid import CONFIG, COUNT, DEFAULT, HYBRID, INFO, ONLY, TILES
 from tests.tiers import deep
 
+KEY = "compile-cache-key"
 RESTART = "Restart vLLM if it is running."
 FITTING = [name for name in DEFAULT if name != HYBRID]
 
@@ -35,6 +36,7 @@ def drifted(tree: Path) -> Path:
     return tree
 
 
+@pytest.mark.deep
 def test_a_whole_round(vpatch: Program) -> None:
     """Each outcome names the tree as the user did, and the next command works as it is printed."""
     here = "vLLM 0.20.2 in site-packages"
@@ -58,7 +60,8 @@ def test_a_whole_round(vpatch: Program) -> None:
     )
     for again in ("apply", "status", "diff"):
         assert framed(vpatch(again, "site-packages"))[1] == f"Nothing to do: {COUNT} overlays are applied."
-    assert framed(vpatch("verify", "site-packages"))[1] == f"Verified: {COUNT} overlays are applied and complete."
+    verified = f"Verified: {COUNT} overlays are applied and complete (digest "
+    assert framed(vpatch("verify", "site-packages"))[1].startswith(verified)
     for count, options in (("1 overlay", ("--overlay", HYBRID)), (f"{COUNT - 1} overlays", ())):
         undone = framed(vpatch("revert", *options, "site-packages"))[1]
         assert (undone.startswith(f"Reverted {count}: "), undone.endswith(f" removed. {RESTART}")) == (True, True)
@@ -75,16 +78,18 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
 def test_status_offers_what_is_opt_in(vpatch: Program) -> None:
     """Only what could be applied here, and what the user did not choose."""
     decode = "turboquant-decode"
-    all_three = f"3 opt-in overlays: receipt, {decode} and {TILES}"
-    offer = f"{all_three} (`vpatch show receipt`, `vpatch apply --with receipt site-packages`)"
+    everything = f"4 opt-in overlays: {KEY}, receipt, {decode} and {TILES}"
+    offer = f"{everything} (`vpatch show {KEY} site-packages`, `vpatch apply --with {KEY} site-packages`)."
+    plan = "To learn which of these your deployment needs: `vpatch plan --help`."
 
-    assert vpatch("status", "site-packages").err.splitlines()[1] == offer
+    assert vpatch("status", "site-packages").err.splitlines()[1] == f"{offer} {plan}"
     for silent in ("-q", "--quiet", "--json"):
         assert vpatch("status", silent, "site-packages").err == ""
     _, offer, outcome = vpatch("status", "site-packages", "--with", TILES).err.splitlines()
-    assert offer.startswith(f"2 opt-in overlays: receipt and {decode} (")
+    assert offer.startswith(f"3 opt-in overlays: {KEY}, receipt and {decode} (")
     assert outcome == f"{COUNT + 1} overlays ready to apply: `vpatch apply --with {TILES} site-packages`."
-    for chosen in (("--overlay", HYBRID), ("--with", TILES, "--with", decode, "--with", "receipt")):
+    others = [word for one in (KEY, TILES, decode, "receipt") for word in ("--with", one)]
+    for chosen in (("--overlay", HYBRID), others):
         assert "opt-in" not in vpatch("status", "site-packages", *chosen).err
 
 
@@ -104,8 +109,7 @@ def test_a_refusal_says_what_would_fit(vpatch: Program, command: str, begins: st
     """It says that nothing was written, and the command that it prints applies the rest."""
     ran = vpatch(command, "site-packages")
 
-    options = " ".join(f"--overlay {name}" for name in FITTING)
-    rest = f"To apply the others: `vpatch apply {options} site-packages`."
+    rest = f"To apply the others: `vpatch apply --without {HYBRID} site-packages`."
     assert ran.code == 1
     assert framed(ran)[1] == f"{begins}{HYBRID} does not fit this vLLM. {rest}"
     assert ran.err.count(f"drifted: {CONFIG}") == len(set(ran.err.splitlines()) - set(framed(ran))), "each once"
@@ -114,6 +118,34 @@ def test_a_refusal_says_what_would_fit(vpatch: Program, command: str, begins: st
     if command == "apply":
         again = vpatch(*rest.split("`vpatch ")[1].rstrip("`.").split())
         assert (again.code, framed(again)[1].partition(":")[0]) == (0, f"Applied {COUNT - 1} overlays")
+
+
+WORDS: dict[str, tuple[str, str]] = {
+    "an opt-in one beside": (f"--with {KEY} --with {TILES}", f"--with {KEY} --without {HYBRID}"),
+    "named ones": ("--overlay turboquant-workspace " + " ".join(ONLY), "--overlay turboquant-workspace"),
+    "one less": (f"--without {TILES}", f"--without {TILES} --without {HYBRID}"),
+}
+
+
+@pytest.mark.usefixtures("drifted")
+@pytest.mark.parametrize("words", ["an opt-in one beside", deep("named ones"), deep("one less")])
+def test_the_rest_of_a_selection(vpatch: Program, words: str) -> None:
+    typed, rest = WORDS[words]
+    ran = vpatch("status", *typed.split(), "site-packages")
+
+    assert framed(ran)[1].endswith(f" To apply the others: `vpatch apply {rest} site-packages`.")
+    assert vpatch("apply", "-n", *rest.split(), "site-packages").code == 0
+
+
+@pytest.mark.deep
+def test_what_is_applied_in_part_cannot_be_left_out(vpatch: Program, tree: Path) -> None:
+    """`--without` leaves in what is in the tree, so the others are named."""
+    vpatch("apply", *ONLY, tree)
+    rewrite(tree / CONFIG, b"nothing = 0\n")
+    last = framed(vpatch("status", tree))[1]
+
+    options = " ".join(f"--overlay {name}" for name in FITTING)
+    assert last == f"{HYBRID} was edited after vpatch. To apply the others: `vpatch apply {options} {tree}`."
 
 
 def test_files_with_verbose(vpatch: Program) -> None:

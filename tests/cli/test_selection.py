@@ -53,7 +53,15 @@ def test_with_and_overlay_are_two_ways(vpatch: Program, tree: Path) -> None:
         ran = vpatch("apply", tree, "--overlay", HYBRID, "--with", TILES)
 
     assert ran.code == 2
-    assert "--overlay selects exactly these overlays: leave out --with" in ran.err
+    assert f"--overlay selects exactly these overlays: leave out --with, or give --overlay {TILES}" in ran.err
+
+
+def test_commands_can_be_joined(vpatch: Program, tree: Path) -> None:
+    """`--with` of an overlay that `--overlay` names, too, as where two printed commands are made one."""
+    ran = vpatch("apply", tree, "--overlay", HYBRID, "--overlay", TILES, "--with", TILES, "--json")
+
+    assert ran.code == 0, ran.err
+    assert {one["id"] for one in ran.json["overlays"]} == {HYBRID, TILES}
 
 
 @pytest.mark.parametrize(

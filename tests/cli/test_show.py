@@ -27,6 +27,7 @@ def parts_of(out: str) -> dict[str, list[str]]:
     return {block.split()[0]: block.splitlines() for block in text.split("\n\n  ")}
 
 
+@pytest.mark.deep
 def test_each_part_stands_alone_and_is_the_same_once_applied(vpatch: Program, tree: Path) -> None:
     with unchanged(tree):
         pending = vpatch("show", HEAD, tree)
@@ -90,7 +91,8 @@ def test_a_release_of_the_index(vpatch: Program, index: IndexServer, slim: Trees
     index.stop()
     again = vpatch("show", HYBRID, "--vllm", "0.20.2")
 
-    assert (first.code, first.err) == (0, f"Apply it with `vpatch apply --overlay {HYBRID}`.\n")
+    sources = f"`vpatch fetch 0.20.2 vllm-0.20.2`, then `vpatch apply --overlay {HYBRID} vllm-0.20.2`"
+    assert (first.code, first.err) == (0, f"It fits vLLM 0.20.2. To apply it to its sources: {sources}.\n")
     assert first.out == again.out == vpatch("show", HYBRID, slim("0.20.2")).out
     assert "note: offline: " in again.err
     assert (json["tree"], json["vllm"]) == (None, "0.20.2")
@@ -104,7 +106,11 @@ def test_without_a_vllm(vpatch: Program) -> None:
 
     assert ran.code == 0
     assert f"\nChanges\n  boundary-layers, from vLLM 0.20: {COMPANION}, " in ran.out
-    assert f"No vLLM is here: `vpatch show {HYBRID} --vllm V` shows the changes in a release." in ran.err
+    sizes = vpatch("show", "mtp-capture-sizes").out
+    assert sizes.endswith(
+        "  sizes, from vLLM 0.18, in other forms from 0.20 and 0.32: vllm/v1/worker/gpu_model_runner.py\n"
+    )
+    assert f"No vLLM is here: `vpatch show {HYBRID} --vllm 0.20.2` shows the changes in a release.\n" in ran.err
     assert (json["tree"], json["vllm"]) == (None, None)
     (shown,) = json["overlays"]
     assert {(one["state"], one["because"], *one["changes"]) for one in shown["parts"]} == {(None, None)}
@@ -154,6 +160,13 @@ def test_bad_input(
     assert (ran.code, ran.out) == (code, "")
     assert told.replace("EMPTY", names["EMPTY"]) in ran.err
     assert ran.err.count("\n") == 1 or ran.err.startswith("Usage: ")
+
+
+def test_bullets_stand_alone_on_a_terminal(slim: Trees) -> None:
+    lines = written("show", "hybrid-mtp-counts", slim("0.20.2")).splitlines()
+
+    assert [line for line in lines if "- With" in line and not line.startswith("  - With")] == []
+    assert sum(line.startswith(("  - With prefix", "  - Without prefix")) for line in lines) == 2
 
 
 def test_a_diff_has_colors_on_a_terminal(slim: Trees) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from vpatch.cli.wording import table
+from vpatch.cli.wording import COLORS, table
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Trees
 from tests.forks import output
-from tests.hybrid import HYBRID, ONLY
-from tests.terminals import written
+from tests.hybrid import HYBRID, ONLY, SUMMARY
+from tests.terminals import on_terminal, written
 
 ESCAPE = "\x1b["
 BASH = r"""
@@ -36,14 +38,25 @@ def test_a_terminal_gets_colors_and_a_pipe_plain_lines(child: Process, slim: Tre
     piped = child("status", tree, *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"})
     seen = written("status", tree, *ONLY)
 
-    assert (piped.code, piped.out, ESCAPE in piped.err) == (0, f"  {HYBRID}  pending\n", False)
-    assert f"  {HYBRID}  {ESCAPE}33mpending{ESCAPE}0m" in seen
+    assert (piped.code, piped.out, ESCAPE in piped.err) == (0, f"  {HYBRID}  pending  {SUMMARY}\n", False)
+    assert f"  {HYBRID}  {ESCAPE}94mpending{ESCAPE}0m" in seen
     assert seen.splitlines()[-1].startswith(f"{ESCAPE}32m1 overlay ready to apply: ")
     assert ESCAPE not in written("status", tree, *ONLY, "--json")
 
 
+def test_what_an_overlay_is_stays_in_its_column(slim: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(slim("0.20.2").parent)
+    seen = written("status", "0.20.2", *ONLY, env={"COLUMNS": "60", "NO_COLOR": "1"})
+
+    start = f"  {HYBRID}  pending  "
+    assert seen.splitlines()[1:3] == [
+        f"{start}TurboQuant KV cache on hybrid",
+        f"{'':{len(start)}}(attention + Mamba) models",
+    ]
+
+
 def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line an overlay; with -v, reasons go on in the next line, between words."""
+    """What an overlay is for goes on in its column, and with -v, reasons in the next line, between words."""
     monkeypatch.chdir(shutil.copytree(slim("0.20.2"), tmp_path / "t").parent)
     env = {"COLUMNS": "80", "NO_COLOR": "1"}
 
@@ -52,8 +65,9 @@ def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: 
     head, *rows, _outcome = brief.splitlines()
     assert head == "vLLM 0.20.2 in t"
     default = [item.id for item in select(discover())]
-    assert [row.split()[0] for row in rows if row.startswith("  ")][: len(default)] == default
-    assert "  ct-fp8-lm-head         pending         10 parts to apply; 1 upstream (#37291)" in rows
+    assert [row.split()[0] for row in rows if row[:2] == "  " and row[2:3].isalpha()][: len(default)] == default
+    assert "  ct-fp8-lm-head         pending         FP8 output heads (lm_head) of" in rows
+    assert "10 parts to apply; 1 upstream (#37291)" in " ".join(" ".join(rows).split())
     for line in full.splitlines():
         assert len(line) <= 80 or "`" in line or "/" in line, line
     assert {"(vllm-project/vllm#37291):", "boundary-layers"} <= set(full.split())
@@ -65,6 +79,26 @@ def test_no_color(tmp_path: Path, value: str, *, color: bool) -> None:
     env = {"NO_COLOR": value}
 
     assert (ESCAPE in written("status", tmp_path, env=env)) is color
+
+
+@pytest.mark.parametrize("verb", ["status", "doctor"])
+def test_a_dumb_terminal_gets_plain_lines(slim: Trees, verb: str) -> None:
+    assert ESCAPE not in on_terminal(verb, slim("0.20.2"), *ONLY, env={"TERM": "dumb"}).raw
+
+
+CHANNELS = {"red": 0, "green": 1, "bright_blue": 2}
+
+
+@pytest.mark.parametrize("state", ["pending", "applied", "merged", "drifted"])
+def test_a_state_has_one_color_on_the_terminal_and_the_page(state: str) -> None:
+    """Of each color on the page, in its light and dark theme, the terminal's is the strongest channel."""
+    css = (files("vpatch.matrix") / "page.css").read_text()
+    found = re.findall(rf"--{state}-solid: #(\w\w)(\w\w)(\w\w);", css)
+
+    assert len(found) == 2
+    for channels in found:
+        strengths = [int(channel, 16) for channel in channels]
+        assert strengths.index(max(strengths)) == CHANNELS[COLORS[state]]
 
 
 def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
@@ -87,11 +121,14 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 def test_bash_completes() -> None:
     completed = {
         "vpatch ": (
-            "status diff apply revert verify run ps doctor find plan matrix fetch cache build test inspect tag "
-            "list show new import capture rebase"
+            "status apply revert doctor find list show diff verify run ps plan matrix fetch cache build test inspect "
+            "tag new import capture rebase"
         ),
         "vpatch show turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",
+        "vpatch plan --gpu 509": "5090 5090-laptop",
+        "vpatch plan --kv-cache-dtype turboquant_4": "turboquant_4bit_nc",
+        "vpatch plan --vllm 0.25": "0.25.1 0.25.0",
     }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", "--norc", "-euc", BASH, "bash", *completed]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from vpatch import api
 from vpatch.core import nesting
+from vpatch.guest.record import entry, parse, revise
 
 from tests.conftest import Process, Program, Trees, environment
 from tests.hybrid import ARG_UTILS, ATTENTION, COMPANION, CONFIG, HYBRID, INFO, INTERFACE
@@ -62,6 +63,14 @@ def companions_row(new: str) -> Callable[[Path], None]:
     return harm
 
 
+def blessed(tree: Path) -> None:
+    """Edit a file, and have RECORD list it so, as `apply` of earlier versions did."""
+    add(INTERFACE, b"# edited by hand\n")(tree)
+    record = tree / INFO / "RECORD"
+    row = entry(INTERFACE, (tree / INTERFACE).read_bytes())
+    record.write_bytes(revise(parse(record.read_bytes()), {INTERFACE: row}).serialize())
+
+
 def stale_bytecode(tree: Path) -> None:
     """Compile another source of the same size and time, as happens in a layer with fixed times."""
     source = tree / CONFIG
@@ -80,23 +89,28 @@ def half_reverted(tree: Path) -> None:
     shutil.copyfile(tree / INFO / "vpatch/originals" / CONFIG, tree / CONFIG)
 
 
+BROKEN = f"edited after vpatch: {COMPANION}: it does not compile: "
 HARM: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "edited": (add(INTERFACE, b"# edited by hand\n"), [f"RECORD is not true: {INTERFACE}: "]),
+    "edited": (add(INTERFACE, b"# edited by hand\n"), [f"edited after vpatch: {INTERFACE}: line "]),
+    "edited, as RECORD says": (blessed, [f"edited after vpatch: {INTERFACE}: line "]),
     "untrue RECORD": (companions_row(f"{COMPANION},sha256=xyz,1\n"), [f"RECORD is not true: {COMPANION}: "]),
     "forgotten row": (companions_row(""), [f"not in RECORD: {COMPANION}: "]),
     "no RECORD": (remove(f"{INFO}/RECORD"), ["no RECORD: "]),
     "stale bytecode": (stale_bytecode, [f"stale bytecode: {Path(CONFIG).parent}/__pycache__/config."]),
     "missing companion": (remove(COMPANION), ["not applied: ", f"missing file: {COMPANION}: "]),
     "half reverted": (half_reverted, ["not applied: ", f"RECORD is not true: {CONFIG}: "]),
-    "broken syntax": (add(COMPANION, b"def broken(:\n"), [f"does not compile: {COMPANION}: "]),
-    "deep": (add(COMPANION, b"x = " + b"not " * 5000 + b"1\n"), [f"does not compile: {COMPANION}: nested too deeply"]),
+    "broken syntax": (add(COMPANION, b"def broken(:\n"), [BROKEN]),
+    "deep": (
+        add(COMPANION, b"x = " + b"not " * 5000 + b"1\n"),
+        [f"{BROKEN}nested too deeply"],
+    ),
     "huge": (
         add(COMPANION, b"a;" * nesting.TOKENS + b"\n"),
-        [f"does not compile: {COMPANION}: too large: more than {nesting.TOKENS:,} tokens"],
+        [f"{BROKEN}too large: more than {nesting.TOKENS:,} tokens"],
     ),
     "changed again": (
         replace(INTERFACE, b"attention_page_size_of_one_token(vllm_config)", b"attention_page_size_of_one_token(None)"),
-        [f"drifted: {INTERFACE}"],
+        [f"edited after vpatch: {INTERFACE}: line "],
     ),
     "torn provenance": (
         lambda tree: os.truncate(tree / INFO / "vpatch/provenance.json", 1),
@@ -118,7 +132,7 @@ def test_a_merged_overlay_passes(vpatch: Program, slim: Trees) -> None:
     assert vpatch("verify", slim("0.33.0"), "--overlay", HYBRID).code == 0
 
 
-PARSED = {"edited", "broken syntax", "deep", "huge", "changed again"}
+PARSED = {"edited", "edited, as RECORD says", "broken syntax", "deep", "huge", "changed again"}
 
 
 @pytest.mark.parametrize("harm", [deep(harm) if harm in PARSED else harm for harm in HARM])

@@ -33,11 +33,18 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.image import Watch, ignored
 from vpatch.image.checks import check_names, failed
-from vpatch.image.config import extra_required
+from vpatch.image.config import check_label, extra_required
 from vpatch.image.order import Built, Order, check_files, definition_files, read_definitions
 from vpatch.image.registry.reference import parse
 
 _MB = 1e6
+
+
+def _labels(_context: click.Context, _parameter: click.Parameter, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is no label, and the labels of vpatch's own."""
+    if wrong := next(filter(None, map(check_label, labels)), ""):
+        raise click.BadParameter(wrong)
+    return labels
 
 
 @click.command(
@@ -54,9 +61,18 @@ _MB = 1e6
 @overlay_option()
 @with_option
 @without_option
+@reported
 @with_project
 @receipt_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A name of the new image (repeatable).")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_labels,
+    help="A label of the new image, such as org.opencontainers.image.source=URL (repeatable).",
+)
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
 @click.option("--registry", is_flag=True, help="Build in the registry that --tag names, without an engine.")
 @click.option("--untagged", is_flag=True, help="With --registry: push by digest only. `vpatch tag` sets tags later.")
@@ -72,10 +88,10 @@ _MB = 1e6
 @click.option("--no-test", is_flag=True, help="Skip the tests.")
 @click.option("--gpus", is_flag=True, help="Also serve a small model on all GPUs, as a test.")
 @verbose_option("Show parts, all tests, and which servers get your login.")
-@reported
 def build_command(
     definitions: tuple[Path, ...],
     base: str | None,
+    labels: tuple[str, ...],
     *,
     everything: bool,
     push: bool,
@@ -94,7 +110,10 @@ def build_command(
     With --registry, vpatch needs no engine and reads only the layers that hold vLLM. Tests that need a container are
     not run; run `vpatch test` where there is an engine. FILE.toml defines base, overlays and tags of an image.
     """
+    if base and registry and definitions:
+        _refuse(f"--registry takes no value: name the new image by --tag {definitions[0]}", definitions)
     _refuse("name one: --base IMAGE, FILE.toml, or --all", bool(definitions or everything) == (base is not None))
+    _refuse("--all builds every images/*.toml: leave out --all, or the files", everything and definitions)
     in_file = "FILE.toml has the overlays, tags, platform and architectures: leave out these options"
     _refuse(in_file, base is None and any(options.values()))
     given = (options.pop(name) for name in ("ids", "more", "fewer"))
@@ -104,7 +123,13 @@ def build_command(
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
     on_gpus = {"gpus"} if gpus else set()
     orders = [
-        replace(order, set_tags=not untagged, push=push, tests=frozenset() if no_test else order.tests | on_gpus)
+        replace(
+            order,
+            labels=labels,
+            set_tags=not untagged,
+            push=push,
+            tests=frozenset() if no_test else order.tests | on_gpus,
+        )
         for order in _orders(definitions, base, selection, options, everything=everything)
     ]
     untargeted = (push or registry) and not all(order.tags for order in orders)
@@ -178,7 +203,8 @@ def _built(order: Order, *, registry: bool, verbose: bool) -> BuildReport:
             built = build(order, order.selection.among(discover()), watch)
     except Failure as failure:  # the other images are built and reported all the same
         said = outcome.of_failure(order, failure, registry=registry)
-        return BuildReport(base=order.base, problems=failure.problems, outcome=said)
+        unknown = isinstance(failure, UnknownName)
+        return BuildReport(base=order.base, problems=failure.problems, misused=unknown, outcome=said)
     _tell(built, verbose=verbose)
     said = outcome.of_build(order, built, registry=registry)
     notes = noted((), built.verdicts)
@@ -214,6 +240,8 @@ def _tell(built: Built, *, verbose: bool) -> None:
     red = {*outcome.failures(built.tests)}
     for line in outcome.test_lines(built.tests, verbose=verbose, everything=False):
         tell(line, fg="red" if line in red else None)
+    if built.digest and built.image:
+        tell(f"  receipt: {built.digest}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +254,13 @@ class BuildReport(Report):
     def fields(self) -> Mapping[str, Any]:
         """Return the base, the image, its layer and its tests."""
         if self.built is None:
-            return {"base": {"ref": self.base, "digest": None}, "image": None, "layer": None, "tests": []}
+            return {
+                "base": {"ref": self.base, "digest": None},
+                "image": None,
+                "layer": None,
+                "digest": None,
+                "tests": [],
+            }
         built, layer = self.built, self.built.layer
         idle = [] if layer or built.problems else [f"nothing to build: {built.base.ref}"]
         return {
@@ -236,6 +270,7 @@ class BuildReport(Report):
             "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
             "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
             "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+            "digest": (built.digest or None) if built.image else None,
             "tests": [asdict(test) for test in built.tests],
             "notes": [*built.notes, *built.details, *idle],
             **built.extra,

@@ -10,14 +10,22 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from vpatch.cli.options import PathType, check_outfile, examples, force_option, reported, write_outfile
+from vpatch.cli.options import (
+    PathType,
+    check_outfile,
+    examples,
+    force_option,
+    name_option,
+    refuse_dash,
+    reported,
+    write_outfile,
+)
 from vpatch.cli.output import Failed, Report, fitted
 from vpatch.cli.porting import counted_files
-from vpatch.cli.target import Target
-from vpatch.cli.wording import Line, command, table
+from vpatch.cli.target import Target, adding
+from vpatch.cli.wording import Line, command, listed, options, table
 from vpatch.core.catalogue import Selection
-from vpatch.core.marks import mark, marked_by
-from vpatch.core.patch_file import SUFFIX
+from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.errors import Failure, Problem, naming
 from vpatch.porting.capture import Capture, capture
 from vpatch.porting.captured import Captured, captured
@@ -26,6 +34,7 @@ from vpatch.tree import backup
 from vpatch.tree.locate import Tree, is_checkout, locate
 
 _REFUSED = "Nothing was written."
+_PRISTINE = "name the folder that `vpatch fetch` wrote of that release with --pristine"
 _SAID = {"unchanged": "the same program: comments, docstrings, layout, order, or imports that went"}
 
 
@@ -59,12 +68,6 @@ class CaptureReport(Report):
         yield from fitted([str(self.written)] if self.written else [], width)
 
 
-def _checked_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
-    if marked_by(mark(name)) != [name]:
-        raise click.BadParameter(f"{name!r}: use words in lower case, joined by hyphens, as in my-fix")
-    return name
-
-
 def _checked_subject(_context: click.Context, _parameter: click.Parameter, subject: str | None) -> str | None:
     if subject is not None and not (subject.strip() and subject.isprintable()):
         raise click.BadParameter("use one line of text")
@@ -93,7 +96,7 @@ def _checked_subject(_context: click.Context, _parameter: click.Parameter, subje
     type=PathType(file_okay=False),
     help="Where to write.",
 )
-@click.option("--name", metavar="NAME", default="captured", callback=_checked_name, show_default=True, help="Its id.")
+@name_option("Its id.", default="captured", show_default=True)
 @click.option("--subject", metavar="TEXT", callback=_checked_subject, help="What it is for, in one line.")
 @force_option
 def capture_command(
@@ -110,7 +113,8 @@ def capture_command(
 
     It does not matter how it was done: by a script, by sed, by copying modules, or by hand. vpatch compares TREE with
     the hashes in RECORD, and reads the originals of the modules that changed from what it keeps beside TREE, else from
-    the package index: these files alone. What vpatch applied to TREE is not captured again; edits on top of it are.
+    the package index: these files alone. What vpatch applied to TREE is not captured again; edits on top of it are,
+    except those of lines that an overlay inserted: vpatch says how to keep these, and writes nothing.
 
     RECORD knows nothing of changes that were made before the wheel was built, as in a fork. Compare with the release:
     `vpatch fetch V DIR` and --pristine DIR. It needs no network, either.
@@ -138,14 +142,34 @@ def capture_command(
         return replace(report, outcome=_REFUSED)
     if made.patch is None:
         done = "what changed is the same program" if found.changes else "every module is as it was installed"
-        offer = "" if original else _other_release(target)
+        offer = "" if original else f"To compare with a release that RECORD does not list, as of a fork: {_PRISTINE}"
         return replace(report, offer=offer, outcome=f"Nothing to capture: {done}.")
+    refuse_dash(folder)
     with naming("cannot write", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     write_outfile(file, str(made.patch), force=force)
-    again = target.command("apply", "--patches", str(file))
-    said = f"Wrote {file}: {counted_files(made.patch)}. Once vLLM {base} is reinstalled: {again}."
-    return replace(report, written=file, outcome=said)
+    next_ = _next(found, made, made.patch, target, file, base)
+    return replace(report, written=file, outcome=f"Wrote {file}: {counted_files(made.patch)}. {next_}.")
+
+
+def _next(found: Capture, made: Captured, patch: PatchFile, target: Target, file: Path, base: str) -> str:
+    """Return how the patch file is applied in place of the edits that it was made of."""
+    if not {change.path for change in patch.changes} <= {*found.undone}:
+        new = adding([file.name.removesuffix(SUFFIX)])
+        return f"Once vLLM {base} is reinstalled: {target.command('apply', *new, '--patches', str(file))}"
+    names = [name for name in made.reverting if name not in made.without]
+    revert = target.command("revert", "--force", *options("--overlay", made.reverting))
+    theirs = [f"{item.id}{SUFFIX}" for item in found.beneath if item.patch is not None and item.id in names]
+    beside = [name for name in theirs if (file.parent / name).exists()]
+    others = [name for name in theirs if name not in beside]
+    rest = f" (with --patches for {listed(others)}, too, if no project's file names that)" if others else ""
+    chosen = options("--overlay", [*names, file.name.removesuffix(SUFFIX)])
+    apply = target.command("apply", *chosen, "--patches", str(file.parent if beside else file))
+    alone = f", without {listed(made.without)}" if made.without else ""
+    without = " ".join(options("--without", made.without))
+    later = f"; from then on, apply the others with {without}" if without else ""
+    # Left to the reader: vpatch keeps a copy of the patch file, and not where it was read from.
+    return f"To apply it in place of the edit{alone}: {revert}, then {apply}{rest}{later}"
 
 
 def _found(tree: Tree, original: Tree | None, target: Target) -> tuple[Capture, list[str]]:
@@ -161,7 +185,7 @@ def _found(tree: Tree, original: Tree | None, target: Target) -> tuple[Capture, 
     elif (rows := installed(tree)) is not None:
         originals = ByRecord(rows, lambda paths: _fetched(tree, paths, notes, target))
     else:
-        hint = f"`vpatch fetch V DIR`, then {target.command('capture', '--pristine', 'DIR')}"
+        hint = _PRISTINE
         raise Failure(Problem(FAILED, str(tree.root), "it has no RECORD, as an editable install", hint=hint))
     found = capture(tree, originals)
     why = "it changed, and is not captured: it is no text that a patch file can have, or its original is not at hand"
@@ -195,7 +219,8 @@ def _fetched(tree: Tree, paths: Collection[str], notes: list[str], target: Targe
             notes.append(f"the originals are those of vLLM {public}: {version} is not on the package index")
     except Failure as failure:
         first, *others = failure.problems
-        fetch, again = command("fetch", public, "DIR"), target.command("capture", "--pristine", "DIR")
+        folder = f"vllm-{public}"
+        fetch, again = command("fetch", public, folder), target.command("capture", "--pristine", folder)
         hint = f"where there is a network, {fetch}; with that folder here, {again}"
         raise Failure(replace(first, hint=hint), *others) from failure
     notes += reads.notes
@@ -208,10 +233,5 @@ def _base(tree: Tree, original: Tree | None) -> str:
         return Version(version).public
     except InvalidVersion as error:
         cause = f"its version, {version!r}, is not that of a release" if version else "its version is not known"
-        hint = "name a folder that `vpatch fetch` wrote by --pristine"
+        hint = _PRISTINE
         raise Failure(Problem(FAILED, str(tree.root), cause, hint=hint)) from error
-
-
-def _other_release(target: Target) -> str:
-    again = target.command("capture", "--pristine", "DIR")
-    return f"To compare with a release that RECORD does not list, as of a fork: `vpatch fetch V DIR`, then {again}"

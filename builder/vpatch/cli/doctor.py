@@ -19,7 +19,8 @@ from vpatch.doctor import log, overlays
 from vpatch.doctor.examination import Section, examine, sections
 from vpatch.doctor.probes import Probed, probe
 from vpatch.doctor.subject import Finding, Level, Subject
-from vpatch.errors import Problem
+from vpatch.errors import Failure, Problem
+from vpatch.known.logs import Tail
 from vpatch.wrapping import wrapped
 
 _COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -56,7 +57,7 @@ def doctor_command(target: Target, *, runs: bool, logged: Path | None) -> Report
     vLLM's own functions, and reports whether the defect is there. It needs no GPU. Each has two minutes.
 
     With --log, it also names the overlay or the cause of each error line in a log that is known. It reads the last
-    16 MiB of the log.
+    16 MiB of the log. It lists only overlays that the log's model and options may need.
     """
     read = log.read(logged) if logged else None
     located = target.locate(imports=runs)
@@ -72,7 +73,10 @@ def doctor_command(target: Target, *, runs: bool, logged: Path | None) -> Report
         found.append(Section("Probes, run by this vLLM's Python", findings))
     every = _findings(found)
     failed = bool(_of(every, Level.PROBLEM))
-    pending = [] if failed else overlays.unapplied(subject)
+    pending, notes = [] if failed else overlays.unapplied(subject), noted((), subject.verified.overlays)
+    if read and pending:
+        pending, note = _concerned(pending, read, located.tree.version)
+        notes = [*notes, note]
     offer = f"To run vLLM's functions, too: {target.again('doctor', '--run')}"
     return DoctorReport(
         subject=subject,
@@ -80,11 +84,23 @@ def doctor_command(target: Target, *, runs: bool, logged: Path | None) -> Report
         probed=probed,
         verbose=target.verbose,
         unapplied=pending,
-        notes=noted((), subject.verified.overlays),
+        notes=notes,
         failed=failed,
         offer="" if runs or failed else offer,
         outcome=_outcome(every, pending),
     )
+
+
+def _concerned(found: list[Catalogued], log: Tail, vllm: str | None) -> tuple[list[Catalogued], str]:
+    """Return the overlays that what a log started may need, all if that is not known, and a note of it."""
+    from vpatch.cli.plan_log import concerned  # late: only a log needs plan
+
+    try:
+        own, of = concerned(log.text, vllm, found)
+    except Failure as failure:
+        why = failure.problems[0]
+        return found, f"the log does not show which overlays its server needs: {why.where}: {why.cause}"
+    return own, f"the log is of {of}: {len(own)} of {counted(len(found), 'overlay')} not applied may concern it"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,16 @@ from vpatch.cli.options import examples, reported, unwinding, verbose_option
 from vpatch.cli.output import Failed, Report, TextReport, fitted, frame
 from vpatch.cli.wording import Line, Row, command, counted, listed, table
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.image import Watch
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
-from vpatch.image.patch import Label, label_of
+from vpatch.image.patch import Label
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing, in_engine, in_registry
 from vpatch.manifest import as_json
+from vpatch.net import megabytes
 
 if TYPE_CHECKING:
     from vpatch.image.registry.image import RemoteImage
@@ -51,7 +52,8 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
             found, ran = retest(image, tests, watch)
     except Failure as failure:
         without = f" Without GPUs: {command('test', image)}." if isinstance(failure, NoGpusError) else ""
-        return Failed(problems=failure.problems, outcome=f"Not tested.{without}")
+        unknown = isinstance(failure, UnknownName)
+        return Failed(problems=failure.problems, misused=unknown, outcome=f"Not tested.{without}")
     fields = {"image": {"ref": image, "digest": found.digest or found.id}, "tests": [asdict(test) for test in ran]}
     lines = [*outcome.test_lines(ran, verbose=verbose, everything=True)]
     return TextReport(object=fields, lines=lines, failed=failed(ran), outcome=outcome.of_test(image, ran))
@@ -71,23 +73,22 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
     """
     try:
         found, remote = _find(image, platform)
-        label = label_of(found)
         with watching() as watch:
-            now = in_registry(remote, label, watch) if remote else in_engine(found, label, watch)
+            label, now = in_registry(remote, watch) if remote else in_engine(found, watch)
     except _NowhereError as nowhere:
         said = outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
-        return Failed(problems=nowhere.problems, outcome=said)
+        return Failed(problems=nowhere.problems, misused=nowhere.certain, outcome=said)
     except Failure as failure:
         return Failed(problems=failure.problems, outcome="Nothing to show.")
     source = "registry" if remote else "engine"
     about: dict[str, Any] = {"image": image, "found": found, "source": source, "label": label, "now": now}
     about |= {"verbose": verbose, "problems": [*_problems(label, now)]}
-    summary = outcome.of_inspect(image, label, now)
+    summary, unsure = outcome.of_inspect(image, label, now), now.lost or now.unread
     if sbom:
         with extra_required():
             from vpatch.image.sbom import sbom_of
-        document = sbom_of(found, label, now.later)
-        return SbomReport(**about, document="" if now.lost else document, outcome=summary if now.lost else "")
+        document = sbom_of(found, label, now)
+        return SbomReport(**about, document="" if unsure else document, outcome=summary if unsure else "")
     if now.whole:
         introduce(image, label.vllm, label.vpatch)
     else:
@@ -131,18 +132,25 @@ class InspectReport(Report):
             "base": self.base,
             "overlays": now.overlays(label),
             "vpatch": label.vpatch,
+            "by": "vpatch build" if label.built else "vpatch apply",
+            "digest": now.digest or None,
             "files": as_json(label.files),
             "later_layers": now.later,
             "changed_since": dict(now.lost),
             "labels": self.labels,
+            **{key: value for key, value in now.read.items() if key != "layers"},
         }
 
     def shown(self, width: int | None) -> Iterator[Line]:
         """Yield a line for each overlay, and lines on the image."""
         yield from table([*_rows(self.now.overlays(self.label), verbose=self.verbose)], width)
         details = [f"base: {value}" for value in self.base.values() if value]
+        details += [f"receipt: {self.now.digest}"] if self.now.digest else []
         details += [f"image: {self.digest}", *(_everything(self.label, self.labels) if self.verbose else ())]
         details += [f"layers above vpatch's: {self.now.later}"] if self.now.later else []
+        if read := self.now.read:
+            count = f"{len({*read['layers_read']})} of {counted(read['layers'], 'layer')}"
+            details += [f"read: {count}, {megabytes(read['bytes_read'])}"]
         yield from fitted(details, width)
 
 
@@ -164,8 +172,11 @@ class SbomReport(InspectReport):
 
 
 def _problems(label: Label, now: Standing) -> Iterator[Problem]:
-    if now.whole:
-        yield from (Problem("not as built", f"{label.root}/{path}", f"it {what}") for path, what in now.lost.items())
+    if now.unread:
+        yield now.unread
+    elif now.whole:
+        title = "not as built" if label.built else "not as recorded"
+        yield from (Problem(title, f"{label.root}/{path}", f"it {what}") for path, what in now.lost.items())
     else:
         why = f"{counted(len(now.lost), 'file')} gone or changed: another vLLM is there now"
         yield Problem("not as built", f"{label.root}/{label.dist_info}", why)
@@ -174,12 +185,13 @@ def _problems(label: Label, now: Standing) -> Iterator[Problem]:
 class _NowhereError(Failure):
     """Neither the engine nor the registry has an image for us, as far as they tell.
 
-    `first` is what the engine failed with, which was asked first. `pull`: its registry may have the image all the same.
+    `first` is what the engine failed with, which was asked first. `certain`: the registry answered that it has none.
+    `pull`: it may have the image all the same.
     """
 
     def __init__(self, first: Failure, failure: Failure, *, pull: bool) -> None:
         super().__init__(*failure.problems)
-        self.first, self.pull = first, pull
+        self.first, self.pull, self.certain = first, pull, isinstance(failure, UnknownName)
 
 
 def _find(ref: str, platform: str | None) -> tuple[Base, RemoteImage | None]:

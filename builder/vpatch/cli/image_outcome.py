@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vpatch.cli.options import source_words
-from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
+from vpatch.cli.wording import MODEL, command, counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
 from vpatch.errors import Code, Failure, shell
 from vpatch.image.checks import Check, failed
@@ -16,6 +16,9 @@ from vpatch.image.order import Built, Order
 from vpatch.image.patch import Label
 from vpatch.image.registry.reference import parse
 from vpatch.image.standing import Standing
+from vpatch.plan.commands import STOCK, patched
+from vpatch.plan.container import release
+from vpatch.plan.deployment import NEWEST
 
 _FEW = 2  # names that a sentence lists; more of them have stood above it
 _ALGORITHM = "sha256:"
@@ -50,7 +53,7 @@ def _success(order: Order, built: Built, *, registry: bool) -> str:
     done = f"{'Built and pushed' if registry or order.push else 'Built'} {called} {what}."
     if registry or not built.tests:
         return f"{done} Test it in containers: {command('test', name)}."
-    naming = "" if order.tags else f" Name it: {shell('docker', 'tag', name, 'NAME')}."
+    naming = "" if order.tags else f" Name it: {shell('docker', 'tag', name, patched(short(built.base.ref)))}."
     return f"{done}{naming} Run it: {_run(name)}."
 
 
@@ -66,11 +69,10 @@ def of_failure(order: Order, failure: Failure, *, registry: bool) -> str:
     match failure:
         case NoGpusError() if not order.path:
             return f"{done} Without GPUs: {again(order, registry=registry, tests=order.tests - {'gpus'})}."
-        case NoEngineError() if order.path:
+        case NoEngineError() if order.path or (order.tags and not order.base.startswith(_ALGORITHM)):
             return f"{done} Without an engine: {again(order, registry=True, push=False)}."
         case NoEngineError() if not order.base.startswith(_ALGORITHM):  # an ID: only an engine knows it
-            tags = order.tags or ("REGISTRY/NAME:TAG",)
-            return f"{done} Without an engine: {again(order, registry=True, push=False, tags=tags)}."
+            return f"{done} Without an engine: add --registry, and as --tag a name in a registry of yours."
     return done
 
 
@@ -79,7 +81,9 @@ def of_all(orders: Sequence[Order], wrong: Sequence[bool], *, registry: bool) ->
     lost = [order for order, failing in zip(orders, wrong, strict=True) if failing]
     if not lost:
         return f"Built {counted(len(orders), 'image')}."
-    retry = command("build", *(order.path for order in lost), *_how(lost[0], registry=registry))
+    retry = command(
+        "build", *(order.path for order in lost), *options("--label", lost[0].labels), *_how(lost[0], registry=registry)
+    )
     done = f"Built {len(orders) - len(lost)} of {counted(len(orders), 'image')}"
     return f"{done}; {listed([order.name for order in lost])} failed. To try again: {retry}."
 
@@ -93,22 +97,28 @@ def of_test(image: str, tests: Sequence[Check]) -> str:
 
 def of_inspect(image: str, label: Label, now: Standing) -> str:
     """Return the outcome of showing an image."""
+    if now.unread:
+        return "vpatch recorded these overlays; a later layer may have changed their files."
     if now.lost:
-        changed = f"{len(now.lost)} of {counted(len(label.files) + 1, 'file')} that the label lists"
-        build = command("build", "--base", image, "--tag", "NAME")
-        return (
-            f"The label is outdated: {changed} {is_are(len(now.lost))} gone or changed. Patch the image anew: {build}."
-        )
+        what = "label" if label.built else "record of `vpatch apply`"
+        changed = f"{counted_are(len(now.lost), 'file')} gone or changed, of the {len(label.files) + 1} that it lists"
+        build = f"Patch the image anew: {command('build', '--base', image)}."
+        return f"The {what} is outdated: {changed}. {build if label.built else 'Build the image anew.'}"
     applied = [one for one in label.overlays if one["state"] == State.APPLIED]
     changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(label.files), 'file')} changed or added"
-    return f"{changed}. The files: {command('inspect', image, '-v')}. To test it: {command('test', image)}."
+    files = command("inspect", image, "-v")
+    if not label.built:
+        record = f"{label.root}/{label.dist_info}/{label.note}"
+        return f"{changed}, by `vpatch apply`, as from a Dockerfile; {record} says so. The files: {files}."
+    return f"{changed}. The files: {files}. To test it: {command('test', image)}."
 
 
 def of_nowhere(image: str, engine: Failure, *, pull: bool) -> str:
     """Return the outcome of showing an image that neither the engine nor the registry has; `engine` failed first."""
     if not isinstance(engine, NotHereError):
         return f"Nothing to show. The engine was asked first: {engine.problems[0].reason}."
-    build = command("build", "--base", "IMAGE", "--tag", image.partition("@")[0])
+    base = f"{STOCK}:v{release(image)[0] or NEWEST}"
+    build = command("build", "--base", base, "--tag", image.partition("@")[0])
     or_pull = f", or pull it with {shell('docker', 'pull', image)}" if pull else ""
     (problem,) = engine.problems
     end = "" if problem.hint else "."  # a hint is a question
@@ -149,9 +159,10 @@ def again(order: Order, *, registry: bool, **changes: Any) -> str:
     """Return the command that builds an order with some changes, to copy."""
     order = replace(order, **changes)
     if order.path:
-        return command("build", order.path, *source_words(), *_how(order, registry=registry))
+        labels = options("--label", order.labels)
+        return command("build", order.path, *labels, *source_words(), *_how(order, registry=registry))
     lists = {"--overlay": order.overlays, "--with": order.also, "--without": order.without, "--tag": order.tags}
-    lists["--require-arch"] = order.architectures
+    lists |= {"--label": order.labels, "--require-arch": order.architectures}
     one = {"--platform": order.platform, "--python": order.python}
     words = [word for name, values in lists.items() for word in options(name, values)]
     words += [word for name, value in one.items() if value for word in (name, value)]
@@ -178,7 +189,7 @@ def short(image: str) -> str:
 
 
 def _run(image: str) -> str:
-    return shell("docker", "run", "--rm", "--gpus", "all", "--ipc=host", "-p", "127.0.0.1:8000:8000", image, "MODEL")
+    return shell("docker", "run", "--rm", "--gpus", "all", "--ipc=host", "-p", "127.0.0.1:8000:8000", image, MODEL)
 
 
 def _refusal(order: Order, built: Built) -> str:

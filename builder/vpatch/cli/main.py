@@ -10,33 +10,29 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import metadata
 from typing import NoReturn
 
 import click
 
+from vpatch.cli.hints import with_way
 from vpatch.cli.options import examples
 from vpatch.cli.output import tell
+from vpatch.cli.wording import project_url
 from vpatch.errors import closest
 
+# In the order in which a user meets them.
 _GROUPS = {
-    "Patch a vLLM": {
-        **dict.fromkeys(("status", "diff", "apply", "revert", "verify"), "tree"),
-        "run": "run",
-        "ps": "ps",
-        "doctor": "doctor",
+    "Your first day": {**dict.fromkeys(("status", "apply", "revert"), "tree"), "doctor": "doctor"},
+    "Look closer": {
         "find": "find",
-    },
-    "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "cache"},
-    "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
-    "Overlays": {
         "list": "overlays",
         "show": "show",
-        "new": "overlays",
-        "import": "porting",
-        "capture": "capture",
-        "rebase": "rebase",
+        **dict.fromkeys(("diff", "verify"), "tree"),
     },
+    "Serve": {"run": "run", "ps": "ps", "plan": "plan"},
+    "Upgrade vLLM": {"matrix": "releases", "fetch": "releases", "cache": "cache"},
+    "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
+    "Write overlays": {"new": "overlays", "import": "porting", "capture": "capture", "rebase": "rebase"},
 }
 _COMMANDS = {name: module for commands in _GROUPS.values() for name, module in commands.items()}
 
@@ -76,14 +72,21 @@ class _Program(click.Group):
 @click.group(
     cls=_Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples("status", "apply", "plan --preset qwen3.6-35b-5090-32k", "COMMAND --help"),
+    epilog=examples(
+        "status                      # which overlays this vLLM needs",
+        "apply                       # all of them, or nothing if one misfits",
+        "revert                      # every byte as it was",
+        "doctor                      # why a server still does not work",
+        "find 'CUDA out of memory'   # what helps against a line of a log",
+        "apply --help                # all options of a command",
+    ),
 )
 @click.version_option(None, "-V", "--version", package_name="vpatch", message="%(prog)s %(version)s")
 def program() -> None:
     """Apply source overlays to an installed vLLM: idempotent, all or nothing, reversible.
 
     TREE is a site-packages folder, a virtual environment, an interpreter or a vLLM source checkout. Without TREE,
-    vpatch works on the vLLM of the interpreter that runs it, else of the active environment, else of ./.venv.
+    vpatch works on the vLLM of the interpreter that runs it, else of the active environment, else of ./.venv or ./venv.
 
     Exit codes: 0 success, 1 needs your attention, 2 wrong usage, 3 a bug in vpatch, 130 interrupted.
     """
@@ -94,7 +97,12 @@ def main() -> NoReturn:
     gc.disable()  # a syntax tree is 100,000 objects and no garbage: looking for some is a tenth of a run's time
     try:
         code = program.main(prog_name="vpatch", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _tell(f"{error.format_message()}\n")
+        code = 2
     except click.ClickException as error:
+        if isinstance(error, click.UsageError):
+            error = click.UsageError(with_way(error), error.ctx)
         error.show(said := io.StringIO())
         _tell(said.getvalue())
         code = 2
@@ -103,7 +111,7 @@ def main() -> NoReturn:
         code = 130
     except Exception:
         _tell(traceback.format_exc())
-        where = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))["Issues"]
+        where = project_url("Issues")
         click.echo(f"this is a bug in vpatch: please report it, with the lines above, at {where}", err=True)
         code = 3
     sys.exit(code)

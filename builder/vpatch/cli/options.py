@@ -8,21 +8,32 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from vpatch.cli.output import QUIET, Failed, Report, frame, show, tell
+from vpatch.cli.progress import waiting
 from vpatch.cli.wording import command, options
 from vpatch.core import sources
 from vpatch.core.catalogue import Selection, discover
+from vpatch.core.marks import mark, marked_by
 from vpatch.errors import Failure, Problem, naming
 from vpatch.project import Project, merged, opened
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _PROJECT = "vpatch.project"  # the key of click's context
+_COMPARING = "comparing vLLM with the overlays"
+_DOING = {
+    **dict.fromkeys(("status", "diff", "show"), _COMPARING),
+    "apply": "computing and checking the changes",
+    "revert": "restoring the originals",
+    "verify": "checking what is applied",
+    "doctor": "examining vLLM",
+    "capture": "comparing vLLM with its originals",
+}
 
 
 class PathType(click.Path):
@@ -68,11 +79,11 @@ def with_project(function: Command) -> Command:
             return function(*args, **kwargs)
 
     # Eager: what other options say of overlays rests on them.
-    told = "Also the patch files of this folder, or this one (repeatable). Default: $VPATCH_PATCHES."
+    told = "Also this patch file, NAME.vpatch, or those of this folder (repeatable). Default: $VPATCH_PATCHES."
     patches = click.option(
         "--patches",
         multiple=True,
-        metavar="DIR",
+        metavar="PATH",
         type=PathType(),
         envvar="VPATCH_PATCHES",
         is_eager=True,
@@ -173,12 +184,12 @@ def selected(
     """Return what the project's file, `--overlay`, `--with`, `--without` and `--receipt` select.
 
     Raises:
-        click.UsageError: `--overlay` and one of the next two are given, or these name the same overlay.
+        click.UsageError: `--overlay` is given with `--without`, or with `--with` of another; or these two are alike.
     """
-    if ids and (more or fewer):
-        raise click.UsageError(
-            f"--overlay selects exactly these overlays: leave out {'--with' if more else '--without'}"
-        )
+    if ids and (fewer or not {*more} <= {*ids}):
+        added = sorted({*more} - {*ids})
+        way = f"leave out --with, or give --overlay {added[0]}" if added else "leave out --without"
+        raise click.UsageError(f"--overlay selects exactly these overlays: {way}")
     proof = ("receipt",) if receipt else ()
     if both := sorted({*more, *proof} & {*fewer}):
         raise click.UsageError(f"{both[0]} is wanted and left out: give --with or --without")
@@ -191,7 +202,7 @@ def quiet_option(command: Command) -> Command:
     def silence(context: click.Context, _parameter: click.Parameter, quiet: bool) -> None:  # noqa: FBT001 - click's
         context.meta[QUIET] = quiet
 
-    told = "Print results and problems only."
+    told = "Print results and problems only: neither the first line nor the outcome of a success."
     return click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=silence, help=told)(command)
 
 
@@ -230,12 +241,13 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def run(*args: Any, as_object: bool, **kwargs: Any) -> int:
+        name = click.get_current_context().command.name or ""
         try:
-            report = command(*args, **kwargs)
+            with waiting(_DOING[name]) if name in _DOING else nullcontext():
+                report = command(*args, **kwargs)
         except Failure as failure:
             tree = kwargs.get("tree")
             report = Failed.of(failure, tree=tree and str(tree))
-        name = click.get_current_context().command.name or ""
         return show(report, name if as_object else "")
 
     quiet_option(click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")(run))
@@ -250,6 +262,17 @@ def unwinding() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+def name_option(told: str, **more: Any) -> Callable[[Command], Command]:
+    """Add `--name`, the id of an overlay."""
+
+    def checked(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+        if name is not None and marked_by(mark(name)) != [name]:
+            raise click.BadParameter(f"{name!r}: use words in lower case, joined by hyphens, as in my-fix")
+        return name
+
+    return click.option("--name", metavar="NAME", callback=checked, help=told, **more)
+
+
 force_option = click.option("--force", is_flag=True, help="Replace the file if it exists.")
 
 
@@ -257,8 +280,10 @@ def check_outfile(path: Path, *, force: bool) -> None:
     """Check that a file can be written, before the work is done. A device or a pipe may exist.
 
     Raises:
+        click.UsageError: it is -, which stands for standard output elsewhere.
         Failure: it exists and `force` is not set, or it cannot be written.
     """
+    refuse_dash(path)
     _refuse_to_overwrite(path, force=force)
     with naming("cannot write", str(path)):
         if _is_special(path):
@@ -267,6 +292,16 @@ def check_outfile(path: Path, *, force: bool) -> None:
             trial = _beside(path)
             trial.touch()
             trial.unlink()
+
+
+def refuse_dash(path: Path) -> None:
+    """Refuse - as the name of what is written: other programs take it for standard output, and no file is called so.
+
+    Raises:
+        click.UsageError: it is -.
+    """
+    if str(path) == "-":
+        raise click.UsageError("- is no name of what to write: /dev/stdout is standard output")
 
 
 def write_outfile(path: Path, text: str, *, force: bool) -> None:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Protocol, TextIO
 
 import click
 
-from vpatch.cli.wording import COLORS, Line, Row, table
-from vpatch.errors import Failure, Problem, UnknownName, cause
+from vpatch.cli.wording import COLORS, Line, Row, diff_line, table
+from vpatch.errors import Code, Failure, Problem, UnknownName, cause, shell
+from vpatch.installation import before_fetching
 from vpatch.wrapping import printable, wrapped
 
 QUIET = "vpatch.quiet"  # the key of click's context for `--quiet`
@@ -31,6 +32,7 @@ class Report:
     Attributes:
         problems: what needs attention; any makes the exit code 1.
         failed: whether the exit code is 1 without a problem.
+        misused: whether the user named something that does not exist, which makes it 2.
         cautions: what to look out for; they change no outcome, and `--json` does not silence them.
         notes: remarks that change no outcome.
         offer: the line above the outcome: what the user may not know of.
@@ -40,6 +42,7 @@ class Report:
 
     problems: Sequence[Problem] = ()
     failed: bool = False
+    misused: bool = False
     cautions: Sequence[str] = ()
     notes: Sequence[str] = ()
     offer: str = ""
@@ -49,7 +52,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0 for success, 1 if something needs attention, 2 if the user named something that does not exist."""
-        return int(self.failed or bool(self.problems))
+        return 2 if self.misused else int(self.failed or bool(self.problems))
 
     @property
     def unseen(self) -> Sequence[Problem | str]:
@@ -86,23 +89,29 @@ class TextReport(Report):
 class Failed(Report):
     """The report of a command that could not do what was asked for `tree`."""
 
+    failed: bool = True
     tree: str | None = None
-    misused: bool = False  # the user named something that does not exist
 
     @classmethod
     def of(cls, failure: Failure, *, tree: str | None = None, outcome: str = "") -> Failed:
         """Report a failure, with `outcome` unless the user named something that does not exist."""
         misused = isinstance(failure, UnknownName)
+        if any(problem.code is Code.NO_VLLM for problem in failure.problems):
+            outcome = _without_vllm()
         return cls(problems=failure.problems, tree=tree, misused=misused, outcome="" if misused else outcome)
-
-    @property
-    def exit_code(self) -> int:
-        """1, or 2."""
-        return 1 + self.misused
 
     def fields(self) -> Mapping[str, Any]:
         """Return the folder that the user named."""
         return {"tree": self.tree}
+
+
+def _without_vllm() -> str:
+    """Return what one can do who has no vLLM yet."""
+    from vpatch.plan.deployment import NEWEST
+
+    fetch = f"{shell('vpatch', 'fetch', NEWEST, f'vllm-{NEWEST}')}{before_fetching()}"
+    plan = shell("vpatch", "plan", "--help")
+    return f"No vLLM yet? Planning needs none: {plan}. To try vpatch on the sources of a release: {fetch}."
 
 
 def as_object(command: str, report: Report) -> dict[str, Any]:
@@ -148,7 +157,10 @@ def remark(report: Report, *, as_object: bool) -> None:
     if not as_object:
         frame(report.offer)
         wrong = "red" if report.problems else "yellow"
-        frame(report.outcome, fg=wrong if report.exit_code else "green")
+        if report.outcome and report.exit_code and not report.problems:
+            tell(report.outcome, fg=wrong)  # also with --quiet: nothing else says why
+        else:
+            frame(report.outcome, fg=wrong if report.exit_code else "green")
 
 
 def _show_results(report: Report) -> None:
@@ -186,10 +198,15 @@ def tell_table(rows: Sequence[Row]) -> None:
     _echo(_styled(table(rows, _width(sys.stderr)), sys.stderr))
 
 
+def tell_diff(lines: Iterable[str]) -> None:
+    """Print a diff to stderr."""
+    _echo(_styled(map(diff_line, lines), sys.stderr))
+
+
 def _echo(lines: Iterable[str]) -> None:
     with _cleared():
         for line in lines:
-            click.echo(line, err=True)
+            click.echo(line.encode("utf-8", "backslashreplace"), err=True)  # as stdout, whatever the locale
 
 
 def for_people() -> bool:
@@ -228,6 +245,21 @@ def displayed(display: Display) -> Iterator[None]:
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """Take every progress off the terminal for a block that shows its own."""
+    before = _displays[:]
+    for display in before:
+        display.stop()
+    _displays.clear()
+    try:
+        yield
+    finally:
+        _displays[:] = before
+        for display in before:
+            display.start()
+
+
+@contextmanager
 def _cleared() -> Iterator[None]:
     for display in _displays:
         display.stop()
@@ -245,7 +277,7 @@ def on_terminal(stream: TextIO | None) -> bool:
 
 def _width(stream: TextIO | None) -> int | None:
     """Return the columns of a terminal; None if the stream is none, and lines are not broken."""
-    if stream is None or not stream.isatty():
+    if stream is None or not on_terminal(stream):
         return None
     try:
         return int(os.environ.get("COLUMNS", "")) or 80
@@ -262,8 +294,13 @@ def _print(lines: Sequence[str]) -> None:
             click.echo("\n".join(lines).encode("utf-8", "surrogateescape"))
 
 
+def is_rich(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that knows colors, and how to erase a line."""
+    return on_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
 def _colored(stream: TextIO | None) -> bool:
-    return on_terminal(stream) and not os.environ.get("NO_COLOR")
+    return is_rich(stream) and not os.environ.get("NO_COLOR")
 
 
 def _print_grid(rows: Grid) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from keyword import iskeyword
@@ -13,16 +14,27 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import PathType, examples, introduce_project, known_overlays, reported, with_project
+from vpatch.cli.options import (
+    PathType,
+    examples,
+    introduce_project,
+    known_overlays,
+    reported,
+    retyped,
+    source_words,
+    with_project,
+)
 from vpatch.cli.output import Report, TextReport
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Failure, Problem, UnknownName, did_you_mean, naming
 from vpatch.foreign import TOML_BYTES, parse_toml, read_regular
 from vpatch.installation import how_to_develop
+from vpatch.wrapping import shortened
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST = 255 - len("vpatch_-0.1.0.dist-info")  # what pip names after it; 255 bytes are a file name's most
 
 
 def title(item: Catalogued) -> str:
@@ -58,7 +70,8 @@ def list_command() -> Report:
     introduce_project()
     installed = discover()
     opt_in = sum(item.overlay.opt_in for item in installed)
-    said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
+    said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in."
+    said += f" Each is explained as by {command('show', installed[0].id, *source_words())}." if installed else ""
     return TextReport(object={"overlays": [*map(summary, installed)]}, lines=[*map(title, installed)], outcome=said)
 
 
@@ -74,14 +87,8 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     current folder) is a project that ships overlays: its pyproject.toml has an entry point `vpatch.overlays`. If it is
     not, vpatch makes a project in DIR/NAME.
     """
-    if not _ID.fullmatch(name):
-        raise click.BadParameter(
-            f"{name!r}: use words in lower case, joined by hyphens, as in my-overlay", param_hint="NAME"
-        )
-    if iskeyword(name):
-        raise click.BadParameter(f"{name!r} is a keyword of Python, which names no module", param_hint="NAME")
-    if name in known_overlays(click.get_current_context()):
-        raise click.BadParameter(f"{name!r} is the id of an installed overlay: choose another", param_hint="NAME")
+    _check_name(name)
+    release, notes = _release(release)
     package = _package(folder)
     top = folder / name if package is None else folder
     values = {"id": name, "module": name.replace("-", "_"), "release": release, "distribution": f"vpatch-{name}"}
@@ -98,10 +105,60 @@ def new_command(name: str, folder: Path, release: str) -> Report:
     test = next(path for path in written if path.name.startswith("test_"))
     begun = [install] if package is None else []
     recorded = f"{python} -m vpatch.calls {name} --release {shlex.quote(release)}"
-    steps = [*begun, recorded, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
-    said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
+    steps = [*begun, recorded, f"{python} -m pytest {shlex.quote(str(test))}"]
+    next_ = ", ".join([*(f"`{step}`" for step in steps), command("show", name)])
+    said = f"Wrote {counted(len(written), 'file')}. Next: {next_}."
     names = [*map(str, written)]
-    return TextReport(object={"files": names}, lines=names, outcome=said)
+    return TextReport(object={"files": names}, lines=names, notes=notes, outcome=said)
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name of which no id, file or module can be made, and offer the spelling that can.
+
+    Raises:
+        click.BadParameter: the name is one of these.
+    """
+    meant = "-".join(re.findall("[a-z0-9]+", re.sub("(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()))
+    if not _ID.fullmatch(name):
+        offer = did_you_mean([retyped({name: (meant,)})]) if _ID.fullmatch(meant) and name else "as in my-overlay"
+        wrong = f"{shortened(name, 80)!r}: use words in lower case that begin with a letter, joined by hyphens; {offer}"
+    elif len(name) > _LONGEST:
+        wrong = f"{shortened(name, 40)!r} has {len(name)} characters: a file can be named after {_LONGEST} at most"
+    elif iskeyword(name) or name == "companions":
+        kind = "a keyword of Python" if iskeyword(name) else "the folder of companions"
+        offer = did_you_mean([retyped({name: (f"{name}-fix",)})])
+        wrong = f"{name!r} is {kind}, which names no module of overlays; {offer}"
+    elif name in known_overlays(click.get_current_context()):
+        wrong = f"{name!r} is the id of an installed overlay: choose another"
+    else:
+        return
+    raise click.BadParameter(wrong, param_hint="NAME")
+
+
+def _release(version: str) -> tuple[str, Sequence[str]]:
+    """Return the release as the index spells it, with notes. If `plan` knows it, no index is asked.
+
+    Raises:
+        UnknownName: it is no version, or no release.
+    """
+    from packaging.version import Version
+
+    from vpatch.plan.deployment import RELEASES
+
+    with suppress(ValueError):  # the index's own message names what is no version
+        if (found := Version(version)) in RELEASES:
+            return str(RELEASES[RELEASES.index(found)]), ()
+    # The extra `fetch` has what these import.
+    from vpatch.matrix.reading import user_cache
+    from vpatch.matrix.releases import releases_of
+
+    try:
+        (release,), notes = releases_of("vllm", [version], user_cache())
+    except UnknownName:
+        raise
+    except Failure as failure:
+        return version, [f"vpatch could not check that vLLM {version} exists: {failure.problems[0]}"]
+    return release.name, notes
 
 
 def _package(folder: Path) -> Path | None:

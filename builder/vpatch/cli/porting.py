@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from vpatch.cli.options import PathType, check_outfile, examples, force_option, reported, unwinding, write_outfile
+from vpatch.cli.options import (
+    PathType,
+    check_outfile,
+    examples,
+    force_option,
+    name_option,
+    refuse_dash,
+    reported,
+    unwinding,
+    write_outfile,
+)
 from vpatch.cli.output import Report, fitted
-from vpatch.cli.wording import Line, Row, command, counted, table
+from vpatch.cli.progress import bar
+from vpatch.cli.spans import rows
+from vpatch.cli.target import next_steps
+from vpatch.cli.wording import Line, counted, table
+from vpatch.core.catalogue import loaded
+from vpatch.core.engine import Engine
 from vpatch.core.patch_file import SUFFIX, PatchFile
 from vpatch.core.verdict import Verdict
-from vpatch.errors import Failure, Problem, UnknownName, collecting, naming, raise_all
+from vpatch.errors import Failure, Problem, collecting, naming, raise_all, raise_unknown
+from vpatch.foreign import is_nothing
 from vpatch.porting.added import imports
-from vpatch.porting.bases import PatchBase
+from vpatch.porting.bases import PatchBase, base_in, base_named, later, releases
 from vpatch.porting.diffs import Carried
-from vpatch.porting.importing import Imported
-from vpatch.tree.locate import Tree
+from vpatch.porting.importing import Imported, imported, of_module
+from vpatch.project import opened
+from vpatch.tree.environment import current
+from vpatch.tree.locate import Tree, locate
 
 
 @dataclass(frozen=True)
@@ -66,7 +85,7 @@ class ImportReport(Report):
             yield from fitted([f"{one.path}  {_size(one.made.patch)}, for {one.made.base.version}"], width)
             yield from fitted([f"  {told}" for told in (*_added(one.made.patch), *one.made.remarks)], width)
             yield from fitted([f"  accepted on its base: {remark}" for remark in one.made.patch.accepted], width)
-            yield from table([*_rows(one.states)], width)
+            yield from table([*rows(one.states)], width)
 
 
 def _added(patch: PatchFile) -> Iterator[str]:
@@ -88,16 +107,6 @@ def counted_files(patch: PatchFile) -> str:
     return counted(len(patch.changes), kind)
 
 
-def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
-    """Yield a row for each verdict, with the vLLMs that have it."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, found in states.items():
-        why = f"{found.problems[0].where}: {found.problems[0].cause}" if found.problems else ""
-        alike.setdefault((found.state, why), []).append(name)
-    for (state, why), names in alike.items():
-        yield f"  {', '.join(names)}", state, why
-
-
 @click.command(
     "import",
     epilog=examples(
@@ -108,7 +117,7 @@ def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
         "import --pr 51234",
         "import --git ~/vllm v0.31.0..my-branch --squash",
         "import --run 'python \"$OLDPWD/patch_vllm.py\"'",
-        "import --base vllm-0.31.0/ --run 'sed -i s/30/60/ vllm/envs.py'",
+        "import --base 0.31.0 --name timeouts --run 'sed -i s/30/60/ vllm/envs.py'",
     ),
 )
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1)
@@ -131,6 +140,7 @@ def _rows(states: Mapping[str, Verdict]) -> Iterator[Row]:
     help="SOURCE is a range of commits, A..B, of the repository in this folder.",
 )
 @click.option("--run", "script", metavar="COMMAND", help="EXECUTE this shell command in a copy of vLLM.")
+@name_option("Its id. Default: after the source.")
 @click.option("--squash", is_flag=True, help="Make one patch file of all patches, such as the commits of a branch.")
 @click.option("--python-only", is_flag=True, help="Leave out what is no Python, if no Python of the patch needs it.")
 @click.option(
@@ -155,7 +165,7 @@ def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **giv
     is needed. The newest tag gives the version; --base V names another.
 
     --run EXECUTES the command, by `sh -c`, with your rights. Its current folder is a copy of the installed vLLM, or of
-    that in the folder --base: the modules, files of up to 1 MiB, and the dist-info, without native code. The copy is
+    that of --base: the modules, files of up to 1 MiB, and the dist-info, without native code. The copy is
     VLLM_SITE_PACKAGES, and first in PYTHONPATH. OLDPWD is your folder. A script with a fixed path would change the
     vLLM at that path.
 
@@ -165,7 +175,14 @@ def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **giv
     unwinding()
     asked = Asked(sources, **given)
     asked.check()
-    return _written(_made(asked), folder, force=force)
+    made = _made(asked)
+    if asked.name and len(made) > 1:
+        raise click.UsageError(f"--name is for one patch file, not {len(made)}: --squash makes one of all")
+    return _written([replace(one, id=asked.name or one.id) for one in made], folder, asked.named, force=force)
+
+
+_NAME_IT = "name the vLLM that it is for by --base V: a release, or a folder with one"
+_WHOLE = {"--as": "a whole module", "--run": "all that the command changed"}
 
 
 @dataclass(frozen=True)
@@ -179,6 +196,7 @@ class Asked:
         pull: the number of a pull request.
         repository: the folder of a repository, of which the one source is a range.
         script: a command to run.
+        name: the id of the overlay; None: of the source's name.
         squash: whether to make one patch file of all.
         python_only: whether to leave out all but modules.
     """
@@ -189,11 +207,12 @@ class Asked:
     pull: int | None
     repository: Path | None
     script: str | None
+    name: str | None
     squash: bool
     python_only: bool
 
     def check(self) -> None:
-        """Raise UsageError if arguments and options do not go together."""
+        """Raise UsageError if arguments and options do not go together, UnknownName for sources that do not exist."""
         ways = {"--as": self.module, "--pr": self.pull, "--git": self.repository, "--run": self.script}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
@@ -205,15 +224,18 @@ class Asked:
             raise click.UsageError("--as takes one file as SOURCE")
         if way == "--git" and len(self.sources) != 1:
             raise click.UsageError("--git takes one range as SOURCE, such as v0.31.0..my-branch")
+        made = "--squash" if self.squash else "--python-only" if self.python_only and way == "--as" else ""
+        if made and way in _WHOLE:
+            raise click.UsageError(f"{way} makes one patch file of {_WHOLE[way]}: leave out {made}")
         if not way and not self.sources:
             raise click.UsageError("Missing argument 'SOURCE...'.")
+        files = [self.repository] if self.repository else [one for one in self.sources if one != "-"]
+        raise_unknown(Problem("cannot import", str(one), "no such file or folder") for one in files if is_nothing(one))
 
 
 def _made(asked: Asked) -> Sequence[Imported]:
     """Make the patch files, by the way that the options name."""
-    from vpatch.porting.bases import later
     from vpatch.porting.commits import of_commits
-    from vpatch.porting.importing import of_module
     from vpatch.porting.pulls import pulled
     from vpatch.porting.running import of_command
     from vpatch.porting.sources import carried
@@ -223,7 +245,8 @@ def _made(asked: Asked) -> Sequence[Imported]:
         base = _base(asked.named, files := [asked.module])
         return [of_module(Path(asked.sources[0]), asked.module, base, lambda: later(base, files))]
     if asked.script is not None:
-        return [of_command(asked.script, _tree(asked.named), python_only=narrow)]
+        with _tree(asked.named) as tree:
+            return [of_command(asked.script, tree, asked.name, python_only=narrow)]
     if asked.repository is not None:
         where, span = str(asked.repository), asked.sources[0]
         return of_commits(where, span, asked.named, squash=asked.squash, python_only=narrow)
@@ -233,8 +256,6 @@ def _made(asked: Asked) -> Sequence[Imported]:
 
 
 def _of_patches(found: Sequence[Carried], named: str | None, *, squash: bool) -> Sequence[Imported]:
-    from vpatch.porting.importing import imported
-
     patches = [one for one in found if one.changes]
     files = sorted({change.path for one in patches for change in one.changes})
     name = named or patches[0].base
@@ -242,47 +263,41 @@ def _of_patches(found: Sequence[Carried], named: str | None, *, squash: bool) ->
     return imported(patches, base, lambda: _candidates(files), squash=squash)
 
 
-def _tree(named: str | None) -> Tree:
-    """Return the vLLM of which a command gets a copy."""
-    from vpatch.tree.environment import current
-    from vpatch.tree.locate import locate
+@contextmanager
+def _tree(named: str | None) -> Iterator[Tree]:
+    """Yield the vLLM of which a command gets a copy; a release is fetched for it."""
+    if named is None or Path(named).exists():
+        yield locate(Path(named)) if named else current(_NAME_IT).tree
+        return
+    from vpatch.release.fetch import fetch
 
-    if named is None:
-        return current().tree
-    if not Path(named).exists():
-        hint = f"{command('fetch', named, f'vllm-{named}')} makes one" if named[:1].isdigit() else ""
-        raise UnknownName(Problem("no vllm", named, "--run needs a folder as --base", hint=hint))
-    return locate(Path(named))
+    with TemporaryDirectory(prefix="vpatch-base-") as folder:
+        with bar(f"vllm {named}") as progress:
+            got = fetch(named, Path(folder), progress=progress)
+        yield locate(got.tree)
 
 
 def _base(name: str | None, files: Sequence[str]) -> PatchBase:
     """Return the vLLM of this name, or the installed one."""
-    from vpatch.porting.bases import base_in, base_named
-    from vpatch.tree.environment import current
-
-    return base_named(name, files) if name else base_in(current().tree)
+    return base_named(name, files) if name else base_in(current(_NAME_IT).tree)
 
 
 def _candidates(files: Sequence[str]) -> Iterator[PatchBase]:
     """Yield the vLLMs that a patch may be for: the installed one, and the releases, newest first."""
-    from vpatch.porting.bases import releases
-
     yield from _installed()
     yield from releases(files)
 
 
 def _installed() -> Iterator[PatchBase]:
-    from vpatch.porting.bases import base_in
-    from vpatch.tree.environment import current
-
     with suppress(Failure):  # there may be none, or one of unknown version
         yield base_in(current().tree)
 
 
-def _written(made: Sequence[Imported], folder: Path, *, force: bool) -> Report:
+def _written(made: Sequence[Imported], folder: Path, named: str | None, *, force: bool) -> Report:
     """Write patch files: all of them, or none."""
     paths = {one.id: folder / f"{one.id}{SUFFIX}" for one in made}
     problems: list[Problem] = []
+    refuse_dash(folder)
     with naming("cannot write", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     for path in paths.values():
@@ -291,20 +306,21 @@ def _written(made: Sequence[Imported], folder: Path, *, force: bool) -> Report:
     raise_all(problems)
     for one in made:
         write_outfile(paths[one.id], str(one.patch), force=force)
-    written = [WrittenPatch(one, paths[one.id], _states(one)) for one in made]
-    where = ("--patches", folder)
-    next_ = f"{command('apply', *where)}, {command('matrix', *where)}"
-    return ImportReport(written=written, outcome=f"Wrote {counted(len(made), 'patch file')}. Next: {next_}.")
+    states = dict[str, Mapping[str, Verdict]]()
+    for one in made:
+        with collecting(problems):  # a further shape of it that lies beside it may have a mistake
+            states[one.id] = _states(paths[one.id])
+    written = [WrittenPatch(one, paths[one.id], states.get(one.id, {})) for one in made]
+    outcome = f"Wrote {counted(len(made), 'patch file')}. Next: {next_steps(folder, paths, named)}."
+    return ImportReport(written=written, problems=problems, outcome=outcome)
 
 
-def _states(made: Imported) -> Mapping[str, Verdict]:
-    """Judge the installed vLLM, and the releases of which the cache has what is asked for."""
-    from vpatch.porting.bases import releases
-
-    files = [change.path for change in made.patch.changes]
+def _states(path: Path) -> Mapping[str, Verdict]:
+    """Judge the installed vLLM, and the releases of which the cache has what is asked for, by all shapes of a patch."""
+    item = loaded(opened([path], ignored=True).sources.patches[0])
     states = {}
     with suppress(Failure):  # without an index there are fewer
-        for base in chain(_installed(), releases(files, held=True)):
+        for base in chain(_installed(), releases(item.overlay.files, held=True)):
             with suppress(Failure):  # it may read more of a release than the cache has
-                states[base.name] = made.verdict(base)
+                (states[base.name],) = Engine([item]).status(base.read)
     return states

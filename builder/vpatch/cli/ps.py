@@ -9,7 +9,7 @@ import click
 
 from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report, TextReport
-from vpatch.cli.wording import counted, listed
+from vpatch.cli.wording import command, counted, listed
 from vpatch.processes.servers import Server, server, servers, wrong
 
 _SHORT = 12  # digits of a digest that people see
@@ -89,4 +89,4 @@ def _outcome(seen: Sequence[Server], closed: Sequence[Server]) -> str:
     what = "1 vLLM process" if number == 1 else f"{number} vLLM processes"
     if without:
         return f"{what}, {without} without a receipt."
-    return f"{what}, with a receipt each. To check what one claims: `vpatch verify --pid PID`"
+    return f"{what}, with a receipt each. To check what one claims: {command('verify', '--pid', seen[0].process.id)}"

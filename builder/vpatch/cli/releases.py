@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
@@ -21,6 +22,8 @@ from vpatch.cli.options import (
     force_option,
     introduce_project,
     overlay_option,
+    project,
+    refuse_dash,
     reported,
     selected,
     unwinding,
@@ -33,15 +36,19 @@ from vpatch.cli.progress import bar, share
 from vpatch.cli.upgrade import upgrade_report
 from vpatch.cli.wording import Line, command, counted
 from vpatch.core.catalogue import discover
-from vpatch.errors import Failure, Problem
-from vpatch.matrix.baseline import Change, Urgency, changes
+from vpatch.core.engine import Engine
+from vpatch.core.listing import is_folder
+from vpatch.errors import Failure, Problem, raise_unknown
+from vpatch.foreign import is_nothing
+from vpatch.matrix.baseline import Change, Urgency, changes, too_old
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.memo import RowMemo
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
-from vpatch.matrix.trees import LocalTree, Revision
+from vpatch.matrix.trees import LocalTree, Revision, is_url
 from vpatch.matrix.verdicts import Matrix, RowSource, as_rows, read_rows
 from vpatch.stamps import opened
+from vpatch.wrapping import from_here
 
 PATH = PathType()
 
@@ -53,21 +60,30 @@ PATH = PathType()
 def fetch_command(version: str, folder: Path) -> Report:
     """Download the Python sources of a vLLM release into DIR.
 
-    DIR is then laid out as site-packages. vpatch reads only these files from the package index, not the whole wheel,
-    and checks each against the wheel's RECORD. It uses the index that pip or uv is configured to use.
+    DIR is then laid out as site-packages. vpatch reads only these files from the package index, and those of folders
+    that overlays look into, not the whole wheel, and checks each against the wheel's RECORD. It uses the index that pip
+    or uv is configured to use.
     """
     from vpatch.release.fetch import fetch
 
+    refuse_dash(folder)
     with bar(f"vllm {version}") as progress:
-        got = fetch(version, folder, progress=progress)
+        got = fetch(version, folder, folders=_listed(), progress=progress)
     counts = {name: getattr(got, name) for name in ("wheel", "files", "bytes_read", "wheel_bytes")}
     read = f"{got.bytes_read / 1e6:.1f} of {got.wheel_bytes / 1e6:.0f} MB read"
     return TextReport(
         object={"tree": str(got.tree), "vllm": got.version, **counts},
-        lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read})"],
+        lines=[f"vLLM {got.version}: {got.files:,} files in {from_here(got.tree)} ({read})"],
         notes=shortened([version]),
         outcome=f"Fetched. Next: {command('status', folder)}.",
     )
+
+
+def _listed() -> list[str]:
+    """Return the folders whose names overlays read; none if the overlays cannot be loaded, as `status` then reports."""
+    with suppress(Failure):
+        return [*filter(is_folder, Engine(discover()).files)]
+    return []
 
 
 @click.command(
@@ -91,6 +107,7 @@ def fetch_command(version: str, folder: Path) -> Report:
 @click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
 @overlay_option("all of them")
 @without_option
+@reported
 @with_project
 @click.option("--from", "start", metavar="A", help="With --to: what an upgrade from release A to B brings.")
 @click.option("--to", "end", metavar="B", help="See --from.")
@@ -99,7 +116,6 @@ def fetch_command(version: str, folder: Path) -> Report:
 @force_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--no-cache", is_flag=True, help="Do not use the cache.")
-@reported
 def matrix_command(
     versions: tuple[str, ...],
     projects: tuple[str, ...],
@@ -128,6 +144,9 @@ def matrix_command(
     it stays, is merged, or drifts, and exits with 1 only if one drifts.
     """
     _check_usage(repositories, revs, as_markdown=as_markdown)
+    if force and not html:
+        raise click.UsageError("--force is for --html: leave it out")
+    _check_places(trees, wheels, repositories, baseline)
     bounds = _bounds(start, end)
     versions = bounds or versions
     introduce_project()
@@ -156,12 +175,15 @@ def matrix_command(
     if html:
         write_outfile(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
     notes = (*notes, *(f"{row.name}: {note}" for row in matrix.rows if row.tree for note in row.tree.notes))
+    if left := too_old(before or (), matrix):
+        notes = (*notes, f"not compared, since all releases in {baseline} are newer: {', '.join(left)}")
     report = MatrixReport(matrix=matrix, notes=notes, seconds=time.monotonic() - began, as_markdown=as_markdown)
     for line in (*notes, report.work):
         tell(line)
     if bounds:
         patches = {item.id for item in overlays if item.patch is not None and item.point is None}
-        return upgrade_report(matrix.rows, *bounds, patches)
+        opt_in = {item.id for item in overlays}.difference(together)
+        return upgrade_report(matrix.rows, *bounds, patches=patches, written=project().selection.named, opt_in=opt_in)
     if before is None:
         return replace(report, problems=matrix.problems)
     if not (found := changes(before, matrix)):
@@ -223,6 +245,21 @@ def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdow
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
 
 
+def _check_places(
+    trees: Sequence[Path], wheels: Sequence[Path], repositories: Sequence[str], baseline: Path | None
+) -> None:
+    """Refuse names of nothing, all of them at once, before anything is read."""
+    missing = [Problem("no vllm", str(tree), "no such folder") for tree in trees if is_nothing(tree)]
+    files = [*wheels, *filter(None, [baseline])]
+    missing += [Problem("cannot read", str(file), "no such file") for file in files if is_nothing(file)]
+    missing += [
+        Problem("cannot read", repository, "there is no such folder, and it is no URL")
+        for repository in repositories
+        if not is_url(repository) and is_nothing(Path(repository))
+    ]
+    raise_unknown(missing)
+
+
 def _bounds(start: str | None, end: str | None) -> tuple[()] | tuple[str, str]:
     """Return the releases of `--from` and `--to`, if they are given."""
     if not (start or end):
@@ -230,8 +267,9 @@ def _bounds(start: str | None, end: str | None) -> tuple[()] | tuple[str, str]:
     if not (start and end):
         raise click.UsageError("--from and --to come together")
     given = click.get_current_context().params
-    if any(given[name] for name in ("versions", "projects", "wheels", "trees", "repositories", "baseline", "html")):
-        raise click.UsageError("--from and --to compare two releases: name no other vLLM, baseline or page")
+    others = ("versions", "projects", "wheels", "trees", "repositories", "baseline", "html", "as_markdown")
+    if any(given[name] for name in others):
+        raise click.UsageError("--from and --to compare two releases: name no other vLLM, baseline, page or form")
     return start, end
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Report, fitted
 from vpatch.cli.overlays import log_lines, summary, title
-from vpatch.cli.target import Target
-from vpatch.cli.wording import Line, command, counted, diff_line, table
+from vpatch.cli.target import Target, is_here
+from vpatch.cli.wording import Line, command, counted, diff_line, listed, table
 from vpatch.core.catalogue import Selection, discover, has_mark, select
-from vpatch.core.overlay import Catalogued
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued, declared
 from vpatch.core.verdict import PartChange, State, Verdict
 from vpatch.errors import Failure
+from vpatch.installation import before_fetching
 from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.unified import headed, unified
 
@@ -83,8 +86,8 @@ class ShowReport(Report):
         """Yield the explanation, and the changes or, without a vLLM, the files of each part."""
         item = self.item
         why = item.why.split("\n")
-        if width is not None:  # one line a paragraph, so that it fits any width
-            why = "\n\n".join(" ".join(paragraph.split()) for paragraph in item.why.split("\n\n")).split("\n")
+        if width is not None:  # one line a paragraph or bullet, so that it fits any width
+            why = [" ".join(block.split()) for block in re.split(r"\n(?=\n|[-*] |\d+\. )|(?<=\n)\n", item.why)]
         releases = (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())
         lines = [
             title(item),
@@ -115,8 +118,12 @@ def _links(item: Catalogued) -> list[str]:
 
 def _files(item: Catalogued) -> Iterator[str]:
     for part in item.overlay.parts:
-        for shape in part.shapes:
-            yield f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
+        names: dict[str, list[str]] = {}
+        for shape in reversed(part.shapes):  # the oldest first
+            names.setdefault(", ".join(sorted(shape.files)), []).append(shape.name)
+        for files, (first, *others) in names.items():
+            more = f", in other forms from {listed(others)}" if others else ""
+            yield f"{part.name}, from vLLM {first}{more}: {files}"
 
 
 def diffs(part: PartChange) -> dict[str, list[str]]:
@@ -189,7 +196,6 @@ def show_command(overlay: str, tree: Path | None, python: Path | None, release: 
 def _of_release(version: str, item: Catalogued) -> tuple[Shown, list[str]]:
     """Compute the changes in a release, with notes on where it was read."""
     from vpatch.cli.releases import shortened
-    from vpatch.core.engine import Engine
     from vpatch.matrix.reading import ReleaseReads
 
     engine = Engine([item])
@@ -200,8 +206,6 @@ def _of_release(version: str, item: Catalogued) -> tuple[Shown, list[str]]:
 
 def _of_tree(tree: Tree, item: Catalogued) -> tuple[Shown, list[str]]:
     """Compute the changes in a tree, with a note if the unmodified code of what is applied is not known."""
-    from vpatch.core.engine import Engine
-
     read, originals = Reads(tree).read, dict[str, bytes | None]()
     if marked := has_mark(item, read):
         with suppress(Failure):  # `verify` reports it
@@ -212,16 +216,29 @@ def _of_tree(tree: Tree, item: Catalogued) -> tuple[Shown, list[str]]:
     return Shown(tree.version, parts, str(tree.root), marked), [note] if lost else []
 
 
+def _newest_pending(item: Catalogued) -> str:
+    """Return the newest release in which an overlay is pending by its own table; the newest of all without a table."""
+    from vpatch.plan.deployment import RELEASES
+
+    table = tuple(item.overlay.releases.items())
+    pending = (one for one in RELEASES if declared(table, str(one))[0] is State.PENDING)
+    return str(max(pending, default=RELEASES[-1]))
+
+
 def _outcome(item: Catalogued, found: Shown | None, target: Target) -> str:
     """Return what to do next."""
     option = "--with" if item.overlay.opt_in else "--overlay"
-    apply = f"Apply it with {target.command('apply', option, item.id)}."
     if found is None:
-        return f"No vLLM is here: {command('show', item.id, '--vllm', 'V')} shows the changes in a release. {apply}"
+        release = command("show", item.id, "--vllm", _newest_pending(item))
+        return f"No vLLM is here: {release} shows the changes in a release{before_fetching()}."
     vllm = "this vLLM" if found.tree else f"vLLM {found.vllm}"
     match found.state:
+        case State.PENDING if found.vllm and not (found.tree or is_here()):
+            sources = replace(target, path=Path(f"vllm-{found.vllm}"))
+            fetch, apply = command("fetch", found.vllm, sources.path), sources.command("apply", option, item.id)
+            return f"It fits {vllm}. To apply it to its sources: {fetch}, then {apply}."
         case State.PENDING:
-            return apply
+            return f"Apply it with {target.command('apply', option, item.id)}."
         case State.APPLIED:
             return f"It is applied. Undo it with {target.command('revert', '--overlay', item.id)}."
         case State.MERGED | State.NOT_APPLICABLE:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,17 @@ from vpatch.cli.options import (
     without_option,
 )
 from vpatch.cli.output import Report, frame
-from vpatch.cli.wording import command, listed, options
+from vpatch.cli.wording import MODEL, command, listed, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, UnknownName, nearest
+from vpatch.installation import before_fetching
+from vpatch.project import opened
+from vpatch.tree import sites
 from vpatch.tree.copies import known_in
 from vpatch.tree.environment import Located, current, imported, named
 from vpatch.tree.interpreter import interpreter
 from vpatch.tree.locate import Tree, is_checkout
+from vpatch.wrapping import from_here
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,9 @@ class Target:
             return named(path, python)
         except UnknownName as error:
             (problem,) = error.problems
+            if re.fullmatch(r"v?\d+\.\d[\w.]*", str(path)):
+                do = f"{command('matrix', '--vllm', path)}, or on its sources, {command('fetch', path, f'vllm-{path}')}"
+                raise UnknownName(replace(problem, hint=f"for a release: {do}")) from error
             ids = [item.id for item in discover()]
             if self.selection.only == () or not (meant := nearest(str(path), ids)):
                 raise
@@ -102,8 +111,8 @@ class Target:
             raise UnknownName(replace(problem, cause=what, hint=f"to name an overlay: {again}")) from error
 
     def command(self, name: str, *arguments: str) -> str:
-        """Return another command for the same vLLM, to copy. What is applied is reverted without its sources."""
-        words = (*(() if name == "revert" else self.sources), *arguments)
+        """Return another command for the same vLLM, to copy; `revert` and `capture` find what is applied in TREE."""
+        words = (*(() if name in {"revert", "capture"} else self.sources), *arguments)
         if self.path:
             return command(name, *words, self.path)
         return command(name, *words, *(("--python", self.python) if self.python else ()))
@@ -112,21 +121,48 @@ class Target:
         """Return another command for the same vLLM and the same selection, to copy."""
         return self.command(name, *self.typed, *arguments)
 
+    def instead(self) -> str:
+        """Return the command that runs vLLM with the same selection, and writes nothing to its files, to copy."""
+        pairs = zip(self.typed[::2], self.typed[1::2], strict=True)
+        words = [word for pair in pairs if pair[1] != "receipt" for word in pair]  # a farm has one of its own
+        python = self.python or (self.path and sites.program_of(self.path))
+        program = python.with_name("vllm") if python else Path("vllm")
+        return command("run", *self.sources, *words, "--", program, "serve", MODEL)
+
     def _introduced(self, found: Located, *, runs: bool) -> str:
         kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
-        line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
-        others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
-        ran = f"runs {found.environment.python}" if found.environment and runs else ""
+        line = f"vLLM {found.tree.version or kind} in {from_here(found.tree.root)}"
+        others = ", ".join(f"{other.name} has another: --python {other.shown}" for other in found.others)
+        ran = f"runs {found.environment.shown}" if found.environment and runs else ""
         about = [*found.passed_over, *filter(None, [others, ran])]
         named = [f"project: {self.project}"] if self.project else []
         told = [*named, *filter(None, [found.how, *about] if about else [])]
         return f"{line} ({'; '.join(told)})" if told else line
 
 
-def _short(root: Path) -> str:
-    """Return a folder relative to the current one, if it is below it."""
-    here = Path.cwd().resolve()
-    return str(root.relative_to(here)) if root.is_relative_to(here) and root != here else str(root)
+def next_steps(place: Path, ids: Iterable[str], named: str | None) -> str:
+    """Return what to do with patch files of these ids in a folder, as commands to copy.
+
+    Where no vLLM is, `apply` takes what the user `named` for them, if that is a folder and no release.
+    """
+    tree = "" if is_here() else named if named and Path(named).is_dir() else None
+    apply = "" if tree is None else command("apply", *adding(ids), "--patches", place, *filter(None, [tree])) + ", "
+    return apply + command("matrix", "--patches", place) + before_fetching()
+
+
+def adding(ids: Iterable[str]) -> list[str]:
+    """Return the options that select overlays of patch files here, also where the project's file selects others."""
+    usual = Selection()
+    with suppress(Failure):  # the command itself reports what is wrong with the project's file
+        usual = opened(()).selection
+    return options("--with", (one for one in ids if not usual.selects(one)))
+
+
+def is_here() -> bool:
+    """Whether a command that names no vLLM finds one."""
+    with suppress(Failure):
+        return bool(current())
+    return False
 
 
 def _one(context: click.Context, _parameter: click.Parameter, places: tuple[Path, ...]) -> Path | None:

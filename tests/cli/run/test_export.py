@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Program, untouched
+from tests.conftest import Program, Trees, untouched
 from tests.run.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
@@ -31,6 +31,31 @@ def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, 
     environment = {"PYTHONPATH": str(to)}
     found = subprocess.run([own.python, "-c", where], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout == f"{to}/vllm/__init__.py\n"
+
+
+def test_a_tree_that_is_not_installed_has_the_same_digest(
+    own: Installed, vpatch: Program, slim: Trees, tmp_path: Path
+) -> None:
+    """As `vpatch fetch` makes one; the farm's links lead to it, which the outcome says."""
+    tree = slim("0.20.2")
+    ran = vpatch("run", "--export", tmp_path / "farm", "--tree", tree, *ONE)
+
+    assert ran.out == f"{own.content(only=ONE[1:]).digest}\n"
+    assert ran.err.splitlines()[-1] == (
+        "The digest is that of every installation of vLLM 0.20.2. "
+        f"The links in {tmp_path / 'farm'} lead to {tree}: run it only where that is."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--tree", "x", "--", "true"), "--tree is for --export: COMMAND runs its own Python's vLLM"),
+        (("--export", "x", "--tree", "x", "--python", "x"), "--tree and --python name two vLLMs: leave one out"),
+    ],
+)
+def test_a_tree_that_would_be_ignored(vpatch: Program, words: tuple[str, ...], told: str) -> None:
+    assert vpatch("run", *words).err.splitlines()[-1] == f"Error: {told}"
 
 
 @pytest.mark.deep
@@ -88,7 +113,7 @@ def test_drift_and_another_digest_export_nothing(own: Installed, vpatch: Program
     [
         (("--", "vllm", "serve"), 2, "--export starts nothing and has no cache: leave out COMMAND"),
         (("--cache", "cache"), 2, "leave out --cache"),
-        ((), 1, "no vllm: the current environment: "),
+        ((), 1, "no vllm: here: "),
     ],
 )
 def test_wrong_usage(

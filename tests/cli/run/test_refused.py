@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Process, Program
+from tests.conftest import Process, Program, Trees, environment
 from tests.run.conftest import Installed
 from tests.tiers import deep
 
@@ -30,6 +32,28 @@ def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -
     assert not own.cache.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        deep(ONE, ""),
+        (("--overlay", "turboquant-workspace", *ONE), "--overlay turboquant-workspace"),
+        deep(("--with", "turboquant-tiles"), "--with turboquant-tiles --without turboquant-skip-list"),
+    ],
+)
+def test_drift_names_the_command_that_runs_the_others(
+    own: Installed, vpatch: Program, child: Process, words: tuple[str, ...], rest: str
+) -> None:
+    source = (own.root / FILE).read_bytes()
+    rewrite(own.root / FILE, source.replace(b"key=lambda x: int(x)", b"key=str"))
+    ran = vpatch("run", "--cache", own.cache, *words, "--", own.python, "-c", "print(1)")
+
+    again = f"run {rest} --cache {own.cache} -- {own.python} -c 'print(1)'"
+    others = f" To run the others: `vpatch {again}`." if rest else ""
+    assert (ran.code, ran.err.splitlines()[-1]) == (1, f"Nothing was started.{others}")
+    if rest:
+        assert child(*shlex.split(again)).out == "1\n"
+
+
 def refused(program: Program, cache: Path, *words: str | Path) -> str:
     """Run a command that must not start; return what is said."""
     ran = program("run", "--cache", cache, *ONE, *words)
@@ -42,7 +66,10 @@ def refused(program: Program, cache: Path, *words: str | Path) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--expect 0123 -- PYTHON -c pass", "unexpected overlays: ROOT: they have the digest [0-9a-f]{64}, not 0123"),
+        (
+            "--expect 0123 -- PYTHON -c pass",
+            "unexpected overlays: ROOT: turboquant-skip-list have the digest [0-9a-f]{64}, not 0123",
+        ),
         ("-- PYTHON -I -c pass", "ignores PYTHONPATH"),
         ("-- START", "its first line sets PYTHONPATH"),
         ("--cache HERE/a:b -- PYTHON -c pass", "not a folder for farms: HERE/a:b: PYTHONPATH ends a name at ':'"),
@@ -114,6 +141,31 @@ def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Prog
 
     assert ran.code == 127
     assert ran.err.startswith("no such command: vllm-of-nowhere: ")
+    assert "did you mean" not in ran.err
+
+
+@pytest.mark.parametrize("folder", [".venv", deep("venv")])
+def test_a_command_of_the_projects_environment_is_named(installed: Installed, vpatch: Program, folder: str) -> None:
+    """vpatch runs nothing of an environment that merely lies here; the command that it prints names it."""
+    program = Path(folder, "bin/vllm")
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!{installed.python}\n")
+    program.chmod(0o755)
+    ran = vpatch("run", "--cache", installed.cache, *ONE, "--", "vllm", "serve", "vllm")
+
+    assert ran.code == 127
+    again = f"`vpatch run {' '.join(ONE)} --cache {installed.cache} -- {folder}/bin/vllm serve vllm`"
+    assert f"neither a program on PATH nor an executable file; did you mean {again}?\n" in ran.err
+
+
+def test_an_interpreter_of_the_projects_environment_is_named(slim: Trees, tmp_path: Path, vpatch: Program) -> None:
+    """The one on PATH has no vLLM."""
+    shutil.copytree(slim("0.20.2"), environment(Path(".venv")), dirs_exist_ok=True)
+    ran = vpatch("run", "--cache", tmp_path, *ONE, "--", "python3", "-c", "1")
+
+    again = f"`vpatch run {' '.join(ONE)} --cache {tmp_path} -- .venv/bin/python3 -c 1`"
+    assert ran.code == 1
+    assert f"this interpreter has no vllm to import; did you mean {again}?\n" in ran.err
 
 
 @pytest.mark.parametrize(
