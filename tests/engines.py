@@ -43,12 +43,20 @@ class Remembering(Engine):
         super().__init__(overlays)
         self._answers: dict[object, Any] = {}
 
-    def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
+    def status(
+        self, read: Read, overlays: Iterable[Catalogued] | None = None, beside: Iterable[Catalogued] = ()
+    ) -> tuple[Verdict, ...]:
         """Judge a tree."""
+        if beside:
+            return super().status(read, overlays, beside)
         return self._remembered("verdicts", super().status, read, overlays)
 
-    def plan(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> Changeset:
+    def plan(
+        self, read: Read, overlays: Iterable[Catalogued] | None = None, beside: Iterable[Catalogued] = ()
+    ) -> Changeset:
         """Compute the change."""
+        if beside:
+            return super().plan(read, overlays, beside)
         return self._remembered("changes", super().plan, read, overlays)
 
     def _remembered(self, kind: str, compute: Compute[T], read: Read, overlays: Iterable[Catalogued] | None) -> T:
@@ -69,8 +77,8 @@ class Remembering(Engine):
 _engines: dict[object, Engine] = {}
 
 
-def engine_of(overlays: Iterable[Catalogued]) -> Engine:
-    """Return the engine of this process for these overlays."""
+def engine_of(overlays: Iterable[Catalogued], **_: bool) -> Engine:
+    """Return the engine of this process for these overlays; it is asked more than once."""
     chosen = tuple(sorted(overlays, key=lambda item: item.id))
     # Its engine keeps an overlay alive, so that no other object gets the same identity.
     key = tuple((item.id, id(item.overlay)) for item in chosen)

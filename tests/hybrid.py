@@ -6,6 +6,7 @@ DEFAULT = todo("0.20.2")
 """The overlays that `vpatch apply` applies to vLLM 0.20.2."""
 COUNT = len(DEFAULT)
 HYBRID = "turboquant-hybrid"
+SUMMARY = "TurboQuant KV cache on hybrid (attention + Mamba) models"
 TILES = "turboquant-tiles"
 ONLY = ("--overlay", HYBRID)
 INFO = "vllm-0.20.2.dist-info"

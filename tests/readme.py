@@ -57,7 +57,7 @@ def _row(item: Catalogued, releases: str) -> str:
 
 def _seen(symptom: str) -> str:
     """Render an error message as code, a sentence as text."""
-    return f"`{symptom}`" if re.match(r"\w+Error: ", symptom) else symptom
+    return f"`{symptom}`" if re.match(r"\w+Error: ", symptom) else symptom.replace("<", "&lt;")
 
 
 def main() -> None:

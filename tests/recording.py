@@ -28,7 +28,8 @@ PROMPT = "\x1b[1m$ vpatch {}\x1b[0m\n"
 _GRAYS = [(110, 118, 129), (207, 34, 46), (26, 127, 55), (154, 103, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131)]
 LIGHT = TerminalTheme((255, 255, 255), (31, 35, 40), [*_GRAYS, (110, 118, 129)], [(101, 109, 118), *_GRAYS[1:]])
 _BRIGHT = [(110, 118, 129), (255, 123, 114), (63, 185, 80), (210, 153, 34), (88, 166, 255), (188, 140, 255)]
-DARK = TerminalTheme((13, 17, 23), (230, 237, 243), [*_BRIGHT, (57, 197, 207), (177, 186, 196)], [(139, 148, 158)])
+_LAST = [(57, 197, 207), (177, 186, 196)]
+DARK = TerminalTheme((13, 17, 23), (230, 237, 243), [*_BRIGHT, *_LAST], [(139, 148, 158), *_BRIGHT[1:], *_LAST])
 THEMES = {"light": LIGHT, "dark": DARK}
 
 
@@ -52,7 +53,8 @@ def drawn(screen: str, theme: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text.from_ansi(screen), soft_wrap=False)
     svg = console.export_svg(title="vpatch", theme=THEMES[theme], unique_id=f"vpatch-{theme}")
-    return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    framed = svg.replace("rgba(255,255,255,0.35)", "rgba(128,128,128,0.5)")  # rich's frame is white, also on white
+    return re.sub(r"\s*@font-face \{.*?\}", "", framed, flags=re.DOTALL)
 
 
 def texts(svg: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pty
 import re
 import struct
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,30 +33,43 @@ class Shown:
 
 
 def on_terminal(
-    *arguments: str | Path, columns: int = 80, env: Mapping[str, str] | None = None, stdout: int | None = None
+    *arguments: str | Path,
+    columns: int = 80,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    first: Callable[[], object] = bool,
 ) -> Shown:
-    """Run the program on a terminal of so many columns. `stdout` may go elsewhere."""
+    """Run the program on a terminal of so many columns, after a call of `first`. `stdout` may go elsewhere."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
     streams = (theirs, theirs if stdout is None else stdout, theirs)
-    child = start(*arguments, streams=streams, env={"TERM": "xterm-256color", "COLUMNS": "", **(env or {})})
+    child = start(
+        *arguments, streams=streams, env={"TERM": "xterm-256color", "COLUMNS": "", **(env or {})}, first=first
+    )
     os.close(theirs)
+    seen = drained(ours)
+    return Shown(ended(child), seen.decode(), columns)
+
+
+def drained(terminal: int) -> bytes:
+    """Return what is written to a terminal until its last process closes it; close our end."""
     seen = b""
     while True:
         try:
-            data = os.read(ours, 65536)
+            data = os.read(terminal, 65536)
         except OSError:  # the terminal closes with its last process
             break
         if not data:
             break
         seen += data
-    os.close(ours)
-    return Shown(ended(child), seen.decode(), columns)
+    os.close(terminal)
+    return seen
 
 
 def written(*arguments: str | Path, env: Mapping[str, str] | None = None, stdout: int | None = None) -> str:
-    """Run the program on a terminal, of 150 columns by default, and return all that it writes there."""
-    return on_terminal(*arguments, env={"COLUMNS": "150", **(env or {})}, stdout=stdout).raw
+    """Run the program on a terminal, of 150 columns by default, and return all that it writes there, but progress."""
+    raw = on_terminal(*arguments, env={"COLUMNS": "150", **(env or {})}, stdout=stdout).raw
+    return re.sub(r"\r[^\r\n]*\x1b\[K", "", raw)
 
 
 def screen(raw: str, columns: int) -> list[str]:

@@ -26,6 +26,7 @@ LEVELS = (
     ("gpu", "installation", "manifest", "processes", "script", "settings", "stamps"),
     ("core", "net"),
     ("known", "project", "tree", "release"),
+    ("results",),
     ("api",),
     ("image", "matrix", "plan", "doctor", "run"),
     ("porting",),
@@ -40,8 +41,8 @@ CORE = (
     ("changes", "lists", "matching", "nesting", "landing.flow"),
     ("landing.binding",),
     ("landing.definitions",),
-    ("parse", "landing.interfaces"),
-    ("layout", "select"),
+    ("parse", "landing.interfaces", "landing.nested"),
+    ("layout", "parsed", "select"),
     ("rewrite",),
     ("workspace",),
     ("overlay",),
@@ -57,12 +58,13 @@ CORE = (
 # And inside `plan`.
 PLAN = (
     ("plan", "deployment", "checkpoint_files"),
+    ("container",),
     ("architectures", "commands", "defaults", "latent", "needs", "quantization", "startup_log"),
     ("activations", "matrices", "refusals"),
     ("kv_cache", "memory", "weights"),
     ("checkpoint", "fit"),
     ("cautions", "log_comparison", "models", "verdict"),
-    ("rendering",),
+    ("pasted", "rendering"),
 )
 
 
@@ -216,6 +218,24 @@ def test_an_extra_is_declared() -> None:
         for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
+
+
+def test_a_message_names_an_extra_that_brings_the_module() -> None:
+    """And `all`, which it names where a tool makes the environment anew, has every extra of users."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    everything = {*extras["all"][0].removeprefix("vpatch[").removesuffix("]").split(",")}
+    distributions = {"git": "gitpython", "pypi_simple": "pypi-simple"}
+    named: set[tuple[str, str]] = set()
+    for path in OURS.values():
+        for block in (one for one in ast.walk(parsed(path)) if isinstance(one, ast.Try | ast.With)):
+            about = block.handlers if isinstance(block, ast.Try) else block.items
+            found = re.findall(r"(?:how_to_add|needing)\('(\w+)'", "".join(map(ast.unparse, about)))
+            tried = imports(ast.Module(block.body, []), late=True)
+            named |= {(extra, name.partition(".")[0]) for name in tried for extra in found}
+    assert {extra for extra, _ in named} == everything - {"image"}  # by `extra_required`
+    for extra, module in named:
+        assert module == "vpatch" or distributions.get(module, module) in " ".join(extras[extra])
+    assert {*extras} - everything == {"all", "docs", "mutation", "test"}
 
 
 CONTENT_MODULES = modules(CONTENT)

@@ -103,6 +103,14 @@ def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str) ->
     assert how_to_develop(Path("my-fix")) == (develop.format(f"'{tmp_path}/my-fix[test]'"), python)
 
 
+def test_the_interpreter_is_named_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the files are: `.venv/bin/python3`."""
+    python = Path(sys.executable)
+    monkeypatch.chdir(python.parents[2])
+
+    assert how_to_develop(Path("my-fix"))[1] == str(Path(*python.parts[-3:]))
+
+
 RECEIPT = """
 [tool]
 requirements = [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from vpatch.core import sources
 from vpatch.core.catalogue import discover
+from vpatch.core.verdict import UNRECORDED
 from vpatch.manifest import sha256
 from vpatch.project import SHARED, merged, opened
 
@@ -32,6 +33,7 @@ Base: 0.20.2
 -machine = platform.machine().lower()
 +machine = platform.machine().lower().strip()
 """
+LACKS = '{"format": 1, "releases": ["0.19.0"], "through": {}, "known": {}, "code": {}}'
 PIN = f"sha256:{sha256(PATCH.encode())}"
 TOML = 'patches = ["patches"]\n'
 MARKED = f'"i586", "i686"):  # vpatch: {ID}\n'
@@ -168,6 +170,10 @@ BAD = {
     "no folder": ({"vpatch.toml": 'patches = ["fixes"]'}, [], 1, "vpatch.toml: patches: fixes: no such file or"),
     "no patch": ({"vpatch.toml": 'patches = ["src"]', "src/a.py": ""}, [], 1, "patches: src: no *.vpatch is in it"),
     "other file": ({"vpatch.toml": 'patches = ["a.py"]', "a.py": ""}, [], 1, "a.py: its name does not end with"),
+    "a module": ({"my_fix.py": ""}, ["--patches", "my_fix.py"], 1, "a package, which `vpatch new my-fix` begins; in"),
+    "a folder of modules": ({"src/2_fix.py": ""}, ["--patches", "src"], 1, "which `vpatch new my-fix` begins; in one"),
+    "a diff": ({"a.patch": ""}, ["--patches", "a.patch"], 1, "; `vpatch import a.patch` makes a patch file of a diff"),
+    "a folder of diffs": ({"src/a.diff": ""}, ["--patches", "src"], 1, "in it; `vpatch import src/a.diff` makes a"),
     "unknown with": ({"vpatch.toml": f'{TOML}with = ["i58-machine"]'}, [], 1, f"with: i58-machine; did you mean {ID}?"),
     "unknown without": ({"vpatch.toml": 'without = ["recept"]'}, [], 1, "vpatch.toml: without: recept; did you mean"),
     "unknown overlay": ({"vpatch.toml": 'overlays = ["recept"]'}, [], 1, "no such overlay: vpatch.toml: overlays: "),
@@ -215,7 +221,9 @@ def test_a_mistake_is_one_line(vpatch: Program, repo: Path, linked: Trees, bad: 
         (repo / name).parent.mkdir(parents=True, exist_ok=True)
         (repo / name).write_bytes(text.encode("utf-8", "surrogateescape"))
     tree = linked("0.20.2", "repo/site")
-    for command, *rest in (("list",), ("apply", tree), ("run", "--cache", repo / "cache", "--", sys.executable)):
+    commands = (("list",), ("apply", tree), ("matrix", "--tree", tree, "--no-cache"))
+    build = [("build", "x.toml")] if bad == "no folder there" else []  # it reads its own file before patch files
+    for command, *rest in (*commands, *build, ("run", "--cache", repo / "cache", "--", sys.executable)):
         with untouched(repo):
             ran = vpatch(command, *words, *rest)
         assert (ran.code, ran.out) == (code, "")
@@ -232,6 +240,30 @@ def test_with_and_without_the_same(vpatch: Program, repo: Path) -> None:
     assert (ran.code, "leave out --without" in ran.err) == (2, True)
 
 
+@pytest.mark.deep
+def test_what_is_not_recorded_is_one_note(vpatch: Program, repo: Path, linked: Trees, tmp_path: Path) -> None:
+    """It names the patch files, and the command that records it; of a list that lacks a shape, too."""
+    tree = linked("0.20.2")
+    other = tmp_path / "others/also-mine.vpatch"
+    put(tmp_path, {"others/also-mine.vpatch": OTHER, "others/_calls/also-mine.json": LACKS})
+    put(repo, {"vpatch.toml": TOML})
+    words = ("--patches", other.parent, tree, "--overlay", ID, "--overlay", "also-mine")
+    said = f"nothing is recorded of what also-mine and {ID} take from vLLM, so that was not checked; to record it: "
+    do = f"`{sys.executable} -m vpatch.calls --patches {other.parent} also-mine {ID}`"
+
+    for command in ("status", "diff"):
+        notes = [line for line in vpatch(command, *words).err.splitlines() if line.startswith("note: ")]
+        assert notes == [f"note: {said}{do}"]
+        assert "recorded" not in vpatch(command, *words, "-q").err
+        assert vpatch(command, *words, "--json").json["notes"] == [f"{said}{do}"]
+    # A copy has no list, whether there is one or not.
+    assert said in vpatch("apply", *words).err
+    assert f"{UNRECORDED} {ID} takes" in vpatch("verify", tree).err
+    checked = vpatch("verify", "--no-project", tree)
+    assert (checked.code, UNRECORDED in checked.err) == (0, False)
+
+
+@pytest.mark.deep
 def test_a_project_is_applied_and_reverted(vpatch: Program, repo: Path, linked: Trees, slim: Trees) -> None:
     """By all verbs; a second run writes nothing."""
     tree = linked("0.20.2")
@@ -239,7 +271,7 @@ def test_a_project_is_applied_and_reverted(vpatch: Program, repo: Path, linked: 
 
     first = vpatch("status", tree)
     assert first.err.startswith(f"vLLM 0.20.2 in {tree} (project: vpatch.toml)\n")
-    assert vpatch("status", tree, "-q").err.startswith("note: nothing is recorded")
+    assert vpatch("status", tree, "-q").err == ""
     assert vpatch("apply", tree, "--check").code == 1
     assert MARKED in vpatch("diff", tree).out
     ran = vpatch("apply", tree, "--json")

@@ -19,6 +19,7 @@ from tests.hybrid import COUNT
 from tests.paths import ROOT
 from tests.readme import README, STALE, overlays
 from tests.recording import THEMES, drawn, path, recorded, texts
+from tests.releases import FACTS, RELEASES
 
 PYTHON = ROOT / "docs/python.md"
 
@@ -74,6 +75,13 @@ def test_the_first_command_does_its_work_once(tmp_path: Path, slim: Trees) -> No
     assert ran.returncode == 0, ran.stderr
     assert "it installs" not in ran.stderr
     assert f"Applied {COUNT} overlays" in ran.stderr
+
+
+def test_the_picture_of_the_matrix_has_every_overlay_and_release() -> None:
+    """`vpatch matrix --html PAGE.html` and `python -m tests.matrix.browser PAGE.html docs/matrix.png` make it."""
+    says = f"a heat map of {len(FACTS)} overlays on {len(RELEASES)} releases, with the reason behind one cell]"
+
+    assert f"{says}(matrix.png)" in (ROOT / "docs/matrix.md").read_text()
 
 
 def test_it_is_short_and_its_table_of_overlays_is_fresh() -> None:

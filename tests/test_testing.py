@@ -94,6 +94,16 @@ def faulty(verb: str, *, before: str = "", after: str = "", answer: Callable[[An
     return run
 
 
+def forgetful(store: SitePackages, overlays: Any, *_: Any) -> object:
+    """Apply, and leave RECORD as it was."""
+    record = store.tree.root / store.tree.record
+    before = record.read_bytes()
+    done = changing.apply(store, overlays)
+    record.unlink()
+    record.write_bytes(before)
+    return done
+
+
 INIT = "vllm/__init__.py"
 WROTE = faulty("apply", answer=lambda done: (done[0], Writes((INIT,))))
 PENDS = faulty("apply", answer=lambda done: (type(done[0])(done[0].before, done[0].before, {}, ()), done[1]))
@@ -105,7 +115,8 @@ PENDS = faulty("apply", answer=lambda done: (type(done[0])(done[0].before, done[
         ("apply", faulty("apply", before=INIT), MERGED, "it says that it wrote nothing, and it did"),
         ("apply", WROTE, MERGED, "merged, and yet it wrote ('vllm/__init__.py',)"),
         ("apply", PENDS, PENDING, f"{OVERLAY} is pending after it was applied"),
-        ("apply", faulty("apply", after=FILE), PENDING, "the second run wrote something"),
+        ("apply", forgetful, PENDING, "the second run wrote something"),
+        ("apply", faulty("apply", after=FILE), PENDING, f"RECORD is not true: {FILE}: "),
         ("verify", lambda *_, **__: Verified((), (Problem("what", "where", "cause"),)), PENDING, "what: where: cause"),
         ("revert", faulty("revert", after=INIT), PENDING, "revert left ['vllm/__init__.py']"),
     ],

@@ -90,7 +90,7 @@ def test_a_case_for_each_patch_file_and_release(here: Path) -> None:
     assert [line for line in out.splitlines() if " on vLLM " in line and not line.startswith("FAILED")] == [
         f"patches/drifts.vpatch on vLLM 1.3: expected pending, found drifted: {MODULE}: no 'known' here; "
         "nearest: 'is_known'",
-        "patches/wrong.vpatch on vLLM 1.1: expected pending, found merged: merged upstream: "
+        "patches/wrong.vpatch on vLLM 1.1: expected pending, found merged: already there: "
         "the code equals the overlay's result, without its marks",
         "patches/wrong.vpatch on vLLM 1.7: expected pending, found no state: no such release: vllm 1.7: "
         "the index has 1.1, 1.2, 1.3",

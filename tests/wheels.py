@@ -17,11 +17,15 @@ LEFT_OUT = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 """What an installer writes into a dist-info."""
 
 
-def wheel_of(tree: Path) -> bytes:
-    """Pack a fetched tree: the release's wheel without what is not Python, and without its dependencies."""
+def wheel_of(tree: Path, named: str = "") -> bytes:
+    """Pack a fetched tree: the release's wheel without what is not Python, and without its dependencies.
+
+    Of what is not Python, the files in the folder `named` are there, and empty: an overlay may read their names.
+    """
     (info,) = (found.name for found in tree.glob("vllm-*.dist-info"))
-    listed = (line.partition(",")[0] for line in (tree / info / "RECORD").read_text("utf-8").splitlines())
+    listed = [line.partition(",")[0] for line in (tree / info / "RECORD").read_text("utf-8").splitlines()]
     files = {name: (tree / name).read_bytes() for name in listed if (tree / name).is_file()}
+    files |= {name: b"" for name in listed if named and name.startswith(f"{named}/") and name not in files}
     metadata = re.sub(rb"(?m)^Requires-Dist: .*\n", b"", files[f"{info}/METADATA"])
     return packed({**files, f"{info}/METADATA": metadata}, info)
 

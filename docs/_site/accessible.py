@@ -13,3 +13,8 @@ def on_page_content(html: str, **_: Any) -> str:
 def on_post_page(output: str, **_: Any) -> str:
     """Name the dialog of the search."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def on_post_template(output_content: str, *, template_name: str, **_: Any) -> str:
+    """Do the same for the page of an address that does not exist."""
+    return on_post_page(output_content) if template_name == "404.html" else output_content

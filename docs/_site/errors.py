@@ -37,11 +37,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def page() -> Iterator[str]:
     """Yield the sections: lines of overlays first."""
-    for line, source in Index(OURS).lines:
+    index = Index(OURS)
+    for line, source in index.lines:
         if source.overlay:
             yield from (f"## {heading(line.text)}", "", *of_overlay(source.overlay, source.part), "")
     for one in ELSEWHERE:
-        yield from elsewhere(one)
+        perhaps = [of_possible(item, condition) for item, condition in index.possible.get(one, ())]
+        yield from elsewhere(one, " ".join([one.advice, *perhaps]))
 
 
 def heading(line: str) -> str:
@@ -56,17 +58,22 @@ def of_overlay(item: Catalogued, part: str) -> Iterator[str]:
     yield f"The overlay {name} mends it: {item.overlay.summary} `vpatch apply {option} {item.id}`"
 
 
-def elsewhere(one: Elsewhere) -> Iterator[str]:
+def of_possible(item: Catalogued, condition: str) -> str:
+    """Return under which condition an overlay mends a line that has many causes."""
+    return f"The overlay [{item.id}](overlays/{item.id}.md) mends one of the causes: {condition.replace('<', '&lt;')}"
+
+
+def elsewhere(one: Elsewhere, advice: str) -> Iterator[str]:
     """Yield a section for each line and symptom of a cause; the advice stands below each."""
     local = not one.link.startswith("https://")
     where = PurePosixPath(one.link).stem if local else one.link
     for line in one.lines:
-        yield from (f"## {heading(line)}", "", one.advice, "", *one.seen, "", f"[{where}]({one.link})", "")
+        yield from (f"## {heading(line)}", "", advice, "", *one.seen, "", f"[{where}]({one.link})", "")
     for seen in one.seen if not one.lines else ():
         yield from (
             f"## {re.sub('[<>]', '', seen).removesuffix('.')}",
             "",
-            one.advice,
+            advice,
             "",
             f"[{where}]({one.link})",
             "",

@@ -17,8 +17,12 @@ from mkdocs.structure.pages import Page
 
 TARGET = re.compile(r"(?<=\]\()[^)\s#:]+(?=[#)])")
 
-GENERATED = {"patches/vpatch_overlays": "overlays/index.md", "builder/vpatch/cli": "command-line.md"}
-"""Folders from which the other hooks generate pages: a link to such a folder leads to its page."""
+GENERATED = {
+    "builder/vpatch/__init__.py": "python-api.md",
+    "builder/vpatch/cli": "command-line.md",
+    "patches/vpatch_overlays": "overlays/index.md",
+}
+"""Sources from which the other hooks generate pages: a link to one of these leads to its page."""
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -140,7 +140,7 @@ def named(rows: Iterable[Row]) -> str:
 
 def shown(symptom: str) -> str:
     """Format an error message as code."""
-    return f"`{symptom}`" if ERROR.match(symptom) else symptom
+    return f"`{symptom}`" if ERROR.match(symptom) else symptom.replace("<", "&lt;")
 
 
 def escaped(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.conftest import Trees
 from tests.loopback import Handler, IndexServer, listening
 from tests.matrix.git_server import git
 from tests.paths import ROOT, copy_sources
+from tests.releases import tree_of
 from tests.test_package import BUILDING, hatch
 from tests.wheels import wheel_of, wheel_of_installed
 
@@ -26,6 +27,12 @@ Machine = dict[str, str]
 
 RELEASES = ("0.20.2", "0.26.0")
 """The releases of vLLM on the index: their Python files that overlays read, without dependencies."""
+
+OF_WALKS = ("0.20.2", "0.22.1", "0.24.0", "0.26.0")
+"""The releases on the index of the pages of first hours: whole, but for compiled code and dependencies."""
+
+KERNELS = "vllm/third_party/deep_gemm/include/deep_gemm/impls"
+"""A folder of the wheel by whose names an overlay tells what the release needs."""
 
 VPATCH = "https://github.com/vpatch/vpatch"
 
@@ -38,17 +45,39 @@ def machine(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Iterator[M
 
 
 @contextmanager
-def machine_in(folder: Path, trees: Callable[[str], Path]) -> Iterator[Machine]:
-    """Set up a machine; its index has releases of vLLM from `trees`, and git takes a copy of vpatch for its address."""
+def walking_machine_in(folder: Path) -> Iterator[Machine]:
+    """Set up a machine for the pages of first hours: with whole vLLMs, and with the tests of vpatch in its clone."""
+    with machine_in(folder, tree_of, OF_WALKS, named=KERNELS, more=("tests", "CONTRIBUTING.md")) as made:
+        yield made
+
+
+@contextmanager
+def machine_in(
+    folder: Path,
+    trees: Callable[[str], Path],
+    releases: Sequence[str] = RELEASES,
+    *,
+    named: str = "",
+    more: Sequence[str] = (),
+) -> Iterator[Machine]:
+    """Set up a machine.
+
+    Args:
+        folder: where its files are.
+        trees: returns a release of vLLM, which its index has.
+        releases: those of the index.
+        named: of these, a folder of which the names of the files count, see `wheel_of`.
+        more: what the copy of vpatch, which git takes for its address, has beside the sources.
+    """
     sources, programs = folder / "vpatch", folder / "bin"
-    copy_sources(sources, ("builder", "patches", *BUILDING))
+    copy_sources(sources, ("builder", "patches", *BUILDING, *more))
     for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-q", "-m", "Sources")):
         git(sources, *words)
     programs.mkdir()  # no other Python, and no vpatch
     (programs / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
     for name in ("uv", "uvx"):
         (programs / name).symlink_to(Path(sys.executable).with_name(name))
-    with package_index(trees) as index:
+    with package_index(trees, releases, named) as index:
         yield {
             "PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(folder),
@@ -73,11 +102,11 @@ def machine_in(folder: Path, trees: Callable[[str], Path]) -> Iterator[Machine]:
 
 
 @contextmanager
-def package_index(trees: Callable[[str], Path]) -> Iterator[str]:
+def package_index(trees: Callable[[str], Path], releases: Sequence[str] = RELEASES, named: str = "") -> Iterator[str]:
     """Serve vLLM, vpatch and the packages of this environment; yield the URL of the index."""
     state = IndexServer()
-    for release in RELEASES:
-        state.publish(f"vllm-{release}-py3-none-any.whl", wheel_of(trees(release)))
+    for release in releases:
+        state.publish(f"vllm-{release}-py3-none-any.whl", wheel_of(trees(release), named))
     with listening(_OnDemand, index=state, one_at_a_time=Lock()) as server:
         state.url = f"http://127.0.0.1:{server.server_port}"
         yield f"{state.url}/simple/"

@@ -8,15 +8,19 @@ What a block is, the comment above it or its language says:
 - `sh`: commands, each of which must succeed;
 - `console`: commands behind `$ `, each followed by what it prints, where `...` stands for anything.
 
-All commands run in one shell. What else is in a page, such as YAML without a comment, is for other tests.
+All commands run in one shell; on a terminal of 80 columns, if the recipe says so. What else is in a page, such as YAML
+without a comment, is for other tests.
 """
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +29,12 @@ from markdown_it import MarkdownIt
 from tests.docs.registry import BY_NAME, Recipe
 from tests.paths import ROOT
 from tests.processes import PATIENCE
+from tests.terminals import drained, screen
+
+COMMAND = re.compile(r"^\$ (.*\n(?:> .*\n)*)", re.MULTILINE)
+"""A command in a `console` block, with the lines that continue it."""
+
+TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "80", "GIT_PAGER": "cat", "UV_NO_PROGRESS": "1"}
 
 
 class Block(NamedTuple):
@@ -74,8 +84,29 @@ def _blocks(text: str, page: str, skipped: int) -> Iterator[Block]:
         above = token if token.type == "html_block" else None
 
 
+class Printed(NamedTuple):
+    """A command of a `console` block: where it is, what the page has it print, and what it printed."""
+
+    where: str
+    command: str
+    expected: str
+    found: str
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether it printed what the page has, where `...` stands for anything."""
+        pattern = re.escape(self.expected).replace(re.escape("..."), ".*")
+        return bool(re.fullmatch(pattern, self.found, re.DOTALL))
+
+
 def run(page: str, recipe: Recipe, folder: Path, machine: Mapping[str, str]) -> None:
-    """Run a page in a new folder, with a home of its own beside it.
+    """Run a page in a new folder, with a home of its own beside it, and compare what it prints."""
+    for one in played(page, recipe, folder, machine):
+        assert one.as_expected, f"{one.where}: `{one.command}` prints:\n{one.found}"
+
+
+def played(page: str, recipe: Recipe, folder: Path, machine: Mapping[str, str]) -> list[Printed]:
+    """Run a page in a new folder, with a home of its own beside it; return what its console blocks printed.
 
     Every text that the recipe replaces must be on the page.
     """
@@ -85,18 +116,34 @@ def run(page: str, recipe: Recipe, folder: Path, machine: Mapping[str, str]) -> 
     state, home = folder.with_name(f"{folder.name}-state"), folder.with_name(f"{folder.name}-home")
     for new in (folder, state, home):
         new.mkdir()
-    script, printed = ["set -euo pipefail", f"echo before > {state}/at", recipe.before], dict[Path, tuple[str, str]]()
+    script, steps = ["set -euo pipefail", f"echo before > {state}/at", recipe.before], list[Printed]()
     for block in blocks(ROOT / page):
         if block.reason is None and (page, block.mark) not in BY_NAME:
             replaced = block.text
             for old, new_text in recipe.replace.items():
                 replaced = replaced.replace(old, new_text)
             script.append(f"echo {shlex.quote(block.where)} > {state}/at")
-            script += _steps(block, state, replaced, printed)
+            script += _steps(block, replaced, steps)
+    about = {**machine, "HOME": str(home), "PATH": f"{home}/.local/bin:{machine['PATH']}"}
+    run_by = _on_terminal if recipe.terminal else _on_pipe
+    code, output = run_by("\n".join(script), folder, about)
+    at = (state / "at").read_text().strip()
+    assert code == 0, f"{at} exits with {code}:\n{output}"
+    found = re.findall(f"{_BEGIN}(.*?){_END}", output, re.DOTALL)
+    if recipe.terminal:
+        found = [f"{whole}\n" if (whole := "\n".join(screen(raw, _ENDLESS))) else "" for raw in found]
+    return [step._replace(found=one) for step, one in zip(steps, found, strict=True)]
+
+
+_BEGIN, _END = "\x1e", "\x1f"  # around what a command prints
+_ENDLESS = 100_000  # columns: a line that the terminal would break stays one line
+
+
+def _on_pipe(script: str, folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
     ran = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
+        ["bash", "-c", script],
         cwd=folder,
-        env={**machine, "HOME": str(home), "PATH": f"{home}/.local/bin:{machine['PATH']}"},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -105,28 +152,43 @@ def run(page: str, recipe: Recipe, folder: Path, machine: Mapping[str, str]) -> 
         timeout=3 * PATIENCE,
         check=False,
     )
-    at = (state / "at").read_text().strip()
-    assert ran.returncode == 0, f"{at} exits with {ran.returncode}:\n{ran.stdout}"
-    for file, (what, expected) in printed.items():
-        pattern = re.escape(expected).replace(re.escape("..."), ".*")
-        found = file.read_text("utf-8")
-        assert re.fullmatch(pattern, found, re.DOTALL), f"{what} prints:\n{found}"
+    return ran.returncode, ran.stdout
 
 
-def _steps(block: Block, state: Path, text: str, printed: dict[Path, tuple[str, str]]) -> Iterator[str]:
-    """Yield lines of the script for one block; note by file what it has to print."""
+def _on_terminal(script: str, folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    ours, theirs = pty.openpty()
+    with ThreadPoolExecutor(1) as pool:
+        seen = pool.submit(drained, ours)
+        try:
+            ran = subprocess.run(
+                ["bash", "-c", script],
+                cwd=folder,
+                env={**environment, **TERMINAL},
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+                timeout=3 * PATIENCE,
+                check=False,
+            )
+        finally:
+            os.close(theirs)
+    return ran.returncode, seen.result().decode("utf-8", "replace")
+
+
+def _steps(block: Block, text: str, printed: list[Printed]) -> Iterator[str]:
+    """Yield lines of the script for one block; note the commands that have to print something."""
     kind, _, name = block.mark.partition(": ")
     if kind == "file":
         yield f"mkdir -p {shlex.quote(str(Path(name).parent))}"
         yield f"printf %s {shlex.quote(text)} > {shlex.quote(name)}"
     elif block.language == "console":
         yield "set +e"
-        parts = re.split(r"^\$ (.*\n(?:> .*\n)*)", text, flags=re.MULTILINE)
+        parts = COMMAND.split(text)
         assert parts[0] == "", "a console block begins with `$ `"
         for lines, expected in zip(parts[1::2], parts[2::2], strict=True):
-            command, file = re.sub(r"^> ", "", lines, flags=re.MULTILINE).strip(), state / f"{len(printed)}.out"
-            printed[file] = f"{block.where}: `{command}`", expected
-            yield f"{{ {command}\n}} > {file} 2>&1"
+            command = re.sub(r"^> ", "", lines, flags=re.MULTILINE).strip()
+            printed.append(Printed(block.where, command, expected, ""))
+            yield f"printf '\\036'\n{{ {command}\n}} 2>&1\nprintf '\\037'"
         yield "set -e"
     elif block.is_shell and kind == "no network":
         yield f"unshare --net bash -euo pipefail -c {shlex.quote(_strict(text))}"

@@ -21,10 +21,12 @@ class Recipe:
     Attributes:
         before: commands that make what the page says its reader has.
         replace: by text on the page, what the test has instead.
+        terminal: whether commands print to a terminal of 80 columns, in place of a pipe.
     """
 
     before: str = ""
     replace: Mapping[str, str] = field(default_factory=dict)
+    terminal: bool = False
 
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -47,11 +49,13 @@ END
 PATCH = "tests/third_party/vpatch_machine_names/i586-machines.vpatch"
 PATCHES = f"mkdir patches\ncat > patches/i586-machines.vpatch <<'END'\n{(ROOT / PATCH).read_text()}END\n"
 CARRIED = sorted((ROOT / "tests/docs/carried").iterdir())
-FIXES = "mkdir fixes\n" + "".join(f"cat > fixes/{one.name} <<'END'\n{one.read_text()}END\n" for one in CARRIED)
+DIFFS = {one.stem: f"cat > fixes/{one.name} <<'END'\n{one.read_text()}END\n" for one in CARRIED}
+FIXES = "mkdir fixes\n" + "".join(DIFFS.values())
 SITE = f".venv/lib/python{VERSION}/site-packages"
-CHANGES = rf"""sed 's/for func in plugins.values():/for name, func in plugins.items():/
+MOUNTED = rf"""sed 's/for func in plugins.values():/for name, func in plugins.items():/
 s/^        func()/        logger.info("Running the plugin %s", name)\n&/' {SITE}/vllm/plugins/__init__.py > plugins.py
-git init --quiet fork
+"""
+CHANGES = rf"""{MOUNTED}git init --quiet fork
 cp -r {SITE}/vllm fork
 commit() {{ git -C fork add . && git -C fork -c user.name=test -c user.email=test@example.org commit --quiet -m "$1"; }}
 commit "vLLM 0.20.2"
@@ -87,6 +91,7 @@ export GIT_CONFIG_KEY_1="url.file://$PWD/my-model-fix.insteadOf" GIT_CONFIG_VALU
 # Of vLLM's sources, for want of the packages that it imports, only the path.
 IMPORTED = """python -c 'import importlib.util as u, os; assert "vpatch/run/" in u.find_spec("vllm").origin'"""
 PYTHON = {"python3.12": f"python{VERSION}"}  # the one that runs the tests
+READING = {"vpatch[all]": "vpatch[import,matrix]"}  # and not what works on images
 LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
 
 ON_A_MACHINE: Mapping[str, Recipe] = {
@@ -95,13 +100,13 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         {
             f"uv tool install {ADDRESS}": f'uv tool install "vpatch[matrix,plan] @ {ADDRESS}"',
             "vpatch build --base": ": ",  # there is no engine
-            "--vllm 0.24.0 --vllm 0.33.0 ": "--vllm 0.26.0 ",  # the index has no others
+            "--from 0.24.0 --to 0.33.0 ": "--from 0.20.2 --to 0.26.0 ",  # the index has no others
             "vllm serve MODEL  ": f"{IMPORTED}  ",
             "vpatch apply --check": "vpatch apply; vpatch apply --check",
         },
     ),
     "docs/decode-speed.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
-    "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n"),
+    "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\ntouch server.log\n"),
     "docs/faq.md": Recipe(ENVIRONMENT + VLLM),
     "docs/getting-started.md": Recipe(
         ENVIRONMENT + VLLM,
@@ -113,7 +118,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/patching-already.md": Recipe(f"{ENVIRONMENT}{EXTRAS.replace('[', '[import,')}{VLLM}{FIXES}{CHANGES}", PYTHON),
     "docs/plan.md": Recipe(
         CHECKPOINT,
-        {"--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
+        {"plan ORG/NAME --download": "plan Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
     ),
     "docs/project.md": Recipe(f"{ENVIRONMENT}{EXTRAS}uv pip install --quiet pytest\n{VLLM}{PATCHES}"),
     "docs/recipes/air-gapped.md": Recipe(
@@ -140,6 +145,24 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         {"/tmp/vllm": "../vllm"},  # noqa: S108 - the page's
     ),
 }
+
+BESIDE = "uv venv --quiet .venv\nuv pip install --quiet vllm=="  # the environment is not the active one
+WALKS: Mapping[str, Recipe] = {
+    "docs/walks/rtx-5090.md": Recipe(f"{BESIDE}0.20.2\n", PYTHON, terminal=True),
+    "docs/walks/pinned.md": Recipe(f"{BESIDE}0.24.0\n", {**PYTHON, **READING}, terminal=True),
+    "docs/walks/own-patches.md": Recipe(
+        f"{BESIDE}0.20.2\nmkdir fixes\n{DIFFS['log-ngram-drafts']}{MOUNTED}", {**PYTHON, **READING}, terminal=True
+    ),
+    "docs/walks/wrong-answers.md": Recipe(f"{BESIDE}0.22.1\n", PYTHON, terminal=True),
+    "docs/walks/contribute.md": Recipe(
+        replace={
+            "python3 -m venv .venv": "uv venv --quiet .venv",  # the same, in less time
+            ".venv/bin/pip install -q -e '.[test]'": "uv pip install --quiet -e '.[fetch,calls]' pytest pytest-xdist",
+        },
+        terminal=True,
+    ),
+}
+"""The pages of first hours, on a machine of their own; `python -m tests.walks` writes what their commands print."""
 
 WITH_TORCH: Mapping[str, Recipe] = {
     "docs/recipes/training.md": Recipe(

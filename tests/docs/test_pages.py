@@ -12,11 +12,11 @@ from vpatch.cli.main import program
 
 from tests.__main__ import failure
 from tests.docs.recipe import blocks
-from tests.docs.registry import BY_NAME, IN_AN_ENGINE, ON_A_MACHINE, WITH_TORCH
+from tests.docs.registry import BY_NAME, IN_AN_ENGINE, ON_A_MACHINE, WALKS, WITH_TORCH
 from tests.paths import ROOT
 
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
-RUN = {**ON_A_MACHINE, **WITH_TORCH, **IN_AN_ENGINE}
+RUN = {**ON_A_MACHINE, **WALKS, **WITH_TORCH, **IN_AN_ENGINE}
 GUIDE = (ROOT / "docs/writing-overlays.md").read_text()
 EXCERPTS = re.findall(r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
@@ -56,10 +56,27 @@ def test_every_option_on_a_page_exists() -> None:
     for page, name, rest in found:
         command = program.get_command(click.Context(program), name)
         assert command, f"{page}: {name}"
-        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        known = {"--help", *(option for one in command.params for option in (*one.opts, *one.secondary_opts))}
         ours = re.sub(r"'[^']*'", "", rest.partition(" -- ")[0])  # quoted is another program's command
         options = set(re.findall(r"(?<=\s)--?[a-z][\w-]*", ours))
         assert options <= known, f"{page}: vpatch {name}{rest}"
+
+
+ALONE = ["docs/images.md", "docs/kubernetes.md", "docs/ray.md", *(page for page in PAGES if "/recipes/" in page)]
+
+
+@pytest.mark.parametrize("page", ALONE)
+def test_a_command_to_copy_stands_alone_on_its_line(page: str) -> None:
+    """With no comment behind it, and no sentence around a long one; a table has no room for lines of its own."""
+    commented = [line for block in blocks(ROOT / page) if block.is_shell for line in block.text.splitlines()]
+    prose = re.sub(r"^ *```.*?^ *```$|^\|.*?$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+    assert [line for line in commented if re.search(r"\S\s+# ", line)] == []
+    assert [
+        found
+        for found in re.findall(r"`((?:vpatch|docker|kubectl|pip|python3?|uvx?) [^`]+)`", prose)
+        if len(found) > 50
+    ] == []
 
 
 @pytest.mark.parametrize(("file", "code"), EXCERPTS)

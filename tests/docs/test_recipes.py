@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Trees
-from tests.docs.machine import Machine, machine, machine_in
+from tests.docs.machine import Machine, machine, machine_in, walking_machine_in
 from tests.docs.recipe import run
-from tests.docs.registry import ON_A_MACHINE, WITH_TORCH
+from tests.docs.registry import ON_A_MACHINE, WALKS, WITH_TORCH
 from tests.needs import need
 from tests.tiers import sampled
 from tests.validation.cpu.environment import BYTECODE, CHOSEN, interpreter
@@ -30,6 +30,20 @@ def test_a_page(machine: Machine, tmp_path: Path, page: str) -> None:
     if page == "docs/recipes/air-gapped.md":
         need("root")  # to have a process without network
     run(page, ON_A_MACHINE[page], tmp_path / "recipe", machine)
+
+
+@pytest.fixture(scope="module")
+def walking_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """The machine of the pages of first hours."""
+    with walking_machine_in(tmp_path_factory.mktemp("walks")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_a_first_hour(walking_machine: Machine, tmp_path: Path, page: str) -> None:
+    """Its screens are those of a terminal of 80 columns. `python -m tests.walks` records them anew."""
+    need("git")
+    run(page, WALKS[page], tmp_path / "walk", walking_machine)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ V2 = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
     ("says", "last", "mended"),
     [
         (
-            "By the code this is so up to 0.31.0 without prefix caching", "0.31.0",
+            "n-gram and suffix decoding drift or loop | 0.18.0 to 0.31.0 | #56531", "0.31.0",
             {RUNNER: "zero_draft_decode_mask = ", V2: "is_decode, num_draft_tokens_per_req, -1"},
         ),
     ],

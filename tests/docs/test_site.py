@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from functools import partial
 from html import unescape
 from itertools import groupby
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import click
 import pytest
+import vpatch
+import vpatch.testing
 from ruamel.yaml import YAML
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued
 
 from tests.docs.conftest import REPOSITORY, Page, mkdocs, read
-from tests.paths import ROOT
+from tests.docs.test_python_api import NAMES
+from tests.paths import ROOT, copy_sources
 from tests.releases import FACTS, RELEASES, fact, pending
+
+pytestmark = pytest.mark.deep  # the site takes ten seconds to build
 
 OVERLAYS = [item for item in discover() if item.id in FACTS]
 BESIDE = re.compile(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/([^#]+)")
@@ -67,12 +71,11 @@ def test_no_file_but_pages_is_published(site: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_broken_link_fails(tmp_path: Path) -> None:
-    """In a copy of the documents, with a page of broken links only."""
+def test_a_broken_link_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy of the documents, with a page of broken links only, and of the sources whose docstrings are a page."""
     broken = ("missing.md", "plan.md#missing", "../builder/missing.py", "/plan.md")
-    for name in ("mkdocs.yml", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    copy_sources(tmp_path, ("mkdocs.yml", "pyproject.toml", "docs", "builder", "patches"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/builder:{tmp_path}/patches")
     (tmp_path / "docs/mutants.md").write_text("\n".join(f"[a]({link})" for link in broken))
     ran = mkdocs(tmp_path / "mkdocs.yml", tmp_path / "site")
 
@@ -144,6 +147,43 @@ def test_the_reference_has_every_option(site: Path) -> None:
             assert plain(option.help or "") in text, f"{name} {option.name}"
 
 
+def test_every_link_within_the_site_leads_to_a_place_of_it(site: Path) -> None:
+    """Also those that hooks and plugins make, which `mkdocs --strict` does not check."""
+    links = [(path, link) for path in sorted(site.rglob("*.html")) for link in Page(path).links]
+    places = {path: {"", *re.findall(r'\bid="?([^">\s]+)', path.read_text())} for path in site.rglob("*.html")}
+    broken, count = [], 0
+    for path, link in links:
+        target = urlsplit(urljoin(f"https://here/{path.relative_to(site.parent)}", link))
+        if target.netloc == "here" and "404.html" not in path.name:
+            count += 1
+            found = site.parent / unquote(target.path[1:])
+            page = found / "index.html" if found.is_dir() else found
+            if not page.is_file() or unquote(target.fragment) not in places.get(page, {""}):
+                broken.append(f"{path.relative_to(site)}: {link}")
+
+    assert broken == []
+    assert count > 3000
+
+
+def test_every_public_name_is_there_once(site: Path) -> None:
+    html = (site / "python-api/index.html").read_text()
+    headings = re.findall(r'<h3 id="(vpatch[\w.]+)" class="doc', html)
+
+    public = [f"{one.__name__}.{name}" for one in (vpatch, vpatch.testing) for name in one.__all__]
+    assert sorted(f"{module}.{name}" for module, name, _ in NAMES) == sorted(public)
+    assert headings == [f"{module}.{name}" for module, name, _ in NAMES]
+    assert len(public) > 40
+
+
+def test_the_reference_has_types_defaults_and_errors(site: Path) -> None:
+    html = (site / "python-api/index.html").read_text()
+    text = " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+    for words in ("count : int = 1", "Refused \u2013 an overlay is drifted or in conflict", "tree ( TreeLike"):
+        assert words.replace(" ", "") in text.replace(" ", ""), words
+    assert not re.search(r'id="vpatch\.[\w.]+\._[a-z]', html), "of a private name"
+
+
 def test_the_navigation_has_every_page_once() -> None:
     """Pages on overlays are added by their hook. Reports of runs are not published."""
     config = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text())
@@ -151,4 +191,4 @@ def test_the_navigation_has_every_page_once() -> None:
     files = (f"/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.md"))
     written = [file[1:] for file in files if not file.startswith(tuple(config["exclude_docs"].split()))]
 
-    assert sorted(pages) == sorted([*written, "overlays/index.md", "command-line.md", "errors.md"])
+    assert sorted(pages) == sorted([*written, "overlays/index.md", "command-line.md", "errors.md", "python-api.md"])

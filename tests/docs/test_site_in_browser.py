@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page
+from axe_playwright_python.sync_playwright import Axe, AxeResults  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, FloatRect, Locator, Page
+from vpatch.core.catalogue import discover
 from vpatch.known.elsewhere import ELSEWHERE
 
+from tests.docs.first_screen import SCREENS, Files, screen, served
 from tests.loopback import listening
-from tests.matrix.browser import chromium, window
+from tests.matrix.browser import HEIGHT, chromium, window
 from tests.needs import need
 from tests.paths import ROOT
+from tests.recording import path
+from tests.releases import FACTS
 from tests.tiers import sampled
 
 pytestmark = pytest.mark.deep
 
-FIRST = ("", "overlays/turboquant-hybrid/")
-WRITTEN = (path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md"))
-REPORTS = "decode/"  # of runs, which are not published
-OTHERS = sorted(
-    {"overlays/", "command-line/", "errors/", *(f"{page}/" for page in WRITTEN if not f"{page}".startswith(REPORTS))}
+WRITTEN = (path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+REPORTS = ("decode/", "index")  # of runs, which are not published; and the home
+GENERATED = (
+    "overlays",
+    "command-line",
+    "errors",
+    "python-api",
+    *(f"overlays/{item.id}" for item in discover() if item.id in FACTS),
 )
-WINDOWS = ((1280, False), (400, True))
+PAGES = ["", "404.html", *sorted(f"{page}/" for page in (*WRITTEN, *GENERATED) if not page.startswith(REPORTS))]
+FIRST = ("", "overlays/turboquant-hybrid/")
+WINDOWS = [(width, dark) for width in (1280, 400) for dark in (False, True)]
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
+BRIEF = {"resultTypes": ["violations"]}  # of the rest, which takes seconds, axe then says little
 
 Show = Callable[..., Page]
-
-
-class Files(SimpleHTTPRequestHandler):
-    """Serves the files of a folder."""
-
-    folder: str
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, directory=self.folder, **kwargs)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +75,88 @@ def show(address: str, browser: Browser) -> Iterator[Show]:
     assert not [url for url in asked if not url.startswith(address)]
 
 
+def axe(page: Page) -> AxeResults:
+    return Axe().run(page, options=BRIEF)
+
+
+def test_the_pages_are_those_of_the_site(site: Path) -> None:
+    built = [path.relative_to(site).as_posix().removesuffix("index.html") for path in site.rglob("*.html")]
+
+    assert sorted(built) == sorted(PAGES)
+
+
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
     [
         *((name, *window) for name in FIRST for window in WINDOWS),
-        *((name, *WINDOWS[at % 2]) for at, name in enumerate(sampled([*OTHERS], 5)) if name != "index/"),
+        # An odd step: a sample has each window.
+        *sampled([(name, *window) for name in PAGES if name not in FIRST for window in WINDOWS], 9),
     ],
 )
 def test_axe_finds_nothing(show: Show, width: int, name: str, *, dark: bool) -> None:
     page = show(name, width, dark=dark)
-    found = Axe().run(page)
+    found = axe(page)
 
     assert page.evaluate("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
     assert page.evaluate(SIDEWAYS) <= 0
     assert not found.violations_count, found.generate_report()
+
+
+def test_axe_finds_nothing_in_what_opens(show: Show) -> None:
+    """The results of a search, and on a narrow screen the navigation."""
+    wide, narrow = show(""), show("python-api/", 400, dark=True)
+    wide.get_by_role("textbox", name="Search").click()
+    wide.keyboard.type("sliding_window")
+    wide.locator(".md-search-result__link").first.wait_for()
+    narrow.locator("label.md-header__button[for=__drawer]").click()
+    narrow.wait_for_function("document.querySelector('.md-sidebar--primary').getBoundingClientRect().left === 0")
+
+    for page in (wide, narrow):
+        found = axe(page)
+        assert not found.violations_count, found.generate_report()
+
+
+INSTALL = "uv tool install git+https://github.com/vpatch/vpatch"
+
+
+@pytest.fixture(scope="module")
+def first(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(site, tmp_path_factory.mktemp("first") / "served") as address:
+        yield address
+
+
+@pytest.mark.parametrize(("name", "dark"), SCREENS)
+def test_the_first_screen_has_the_command_and_a_result(browser: Browser, first: str, name: str, *, dark: bool) -> None:
+    """Within 1,280 by 800 pixels, whole: nothing scrolls sideways to be read."""
+    with screen(browser, first, name, dark=dark) as page:
+        blocks = [
+            page.locator("pre", has_text=text).first for text in (INSTALL, "ready to apply")[: 1 + (name == "readme")]
+        ]
+        bottoms = [edges(block)["y"] + edges(block)["height"] for block in blocks]
+        if name == "home":
+            (picture,) = (one for one in page.locator("img[alt^='A terminal']").all() if one.is_visible())
+            bottoms.append(edges(picture)["y"] + down_to_a_result(dark=dark) * edges(picture)["width"])
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+        assert max(bottoms) < HEIGHT
+        assert all(block.evaluate("one => one.scrollWidth <= one.clientWidth") for block in blocks)
+        assert page.evaluate(SIDEWAYS) <= 0
+        assert (sum(map(int, re.findall(r"\d+", back)[:3])) < 384) is dark
+
+
+def edges(shown: Locator) -> FloatRect:
+    box = shown.bounding_box()
+    assert box
+    return box
+
+
+def down_to_a_result(*, dark: bool) -> float:
+    """Return how far down a recording has its first overlay that is ready to apply, in widths of the recording."""
+    svg = path("dark" if dark else "light").read_text()
+    found = re.search(r'viewBox="0 0 ([\d.]+) .*?translate\(9, (\d+)\).*? y="([\d.]+)"[^>]*>pending<', svg, re.DOTALL)
+    assert found
+    width, frame, line = map(float, found.groups())
+    return (frame + line) / width
 
 
 def test_the_search_finds_an_error_message_without_a_network(show: Show) -> None:
