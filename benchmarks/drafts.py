@@ -61,8 +61,8 @@ def state(patch: PatchFile, target: PatchBase) -> State:
 
 def drafted(patch: PatchFile, base: PatchBase, target: PatchBase, cell: Cell, where: str) -> str:
     """Return what came of a draft, and how it was made."""
-    made, _ = draft("fix", patch, base, target)
-    if made is None:
+    made = draft("fix", patch, base, target)
+    if made.patch is None:
         return "no draft"
     if where == "with the change":
         return f"changed again, by {made.how}"
