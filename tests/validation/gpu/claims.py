@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks, schedule_checks, start_checks
 from tests.validation.gpu.checks import FAMILIES
-from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, KEYED, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
-from tests.validation.gpu.speculation import FAST, SPECULATION, UNEQUAL
+from tests.validation.gpu.speculation import FAST, FORGETS, SPECULATION, UNEQUAL
 from tests.validation.gpu.starting import CHUNKED, EXPANDABLE, LOCKED, ORDINARY
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
@@ -187,6 +187,11 @@ CLAIMS: tuple[Claim, ...] = (
     *_short("graphs", "prompts of 1 + k tokens", "graphs mtp", V1_ONLY, STOCK),
     *_short("one-token", "no speculation, prompts of one token", "one token", RECYCLED, PATCHED),
     *_short("one-token-mtp", "MTP, prompts of one token", "one token mtp", PADDING, PATCHED),
+    *(claim for suffix, says, tree in (("-stock", f"over {draft_checks.FORGOTTEN:.1f}", STOCK),
+                                       ("", f"at most {draft_checks.RIGHT}", PATCHED))
+      for claim in _on(f"zero-drafts{suffix}", "n-gram drafts that come and go: mean difference to no speculation "
+                       f"{says}", FORGETS, "zero-drafts", draft_checks.short, (tree,), probe="zero drafts",
+                       wrong=tree == STOCK, on=STOCK, plain="zero drafts plain", beyond=draft_checks.FORGOTTEN)),
     *(claim for name, says, releases, scenario, probe, error in DEATHS[5:]
       for claim in _on(name, says, releases, scenario, checks.dies, (STOCK,), probe=probe, of=error)),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",
@@ -239,6 +244,10 @@ CLAIMS: tuple[Claim, ...] = (
     _decode("decode-short", "batch 1 and 32 at 1K: the GPU is busy for less than stock TurboQuant's time, and for at "
             f"most {decode_checks.SHORT_BF16:.2f} of a bf16 cache's", "fast-decode", decode_checks.busy_short,
             batches=(1, 32), context=1024),
+    _decode("alone", f"batch 1 at 16K, in turns: at least {decode_checks.ALONE_BF16} times a bf16 cache's tokens/s",
+            "fast-alone", decode_checks.alone),
+    _decode("mixed", f"a prompt of 32K beside 8 decodes at 16K: at least {draft_checks.PRICE} of stock TurboQuant's "
+            "speed", "fast-mixed", decode_checks.mixed, ">=0.24"),
     _decode("decode-warm", "none of its kernels is compiled after the start", "fast-decode", decode_checks.warm),
     _decode("answers", f"prompts in chunks of 128: mean difference to vLLM's kernels at most {checks.ABOUT} times what "
             f"another order of sums makes, or two versions of FlashAttention ({checks.NOISE})", "fast-decode-quality",
@@ -267,6 +276,10 @@ CLAIMS: tuple[Claim, ...] = (
          probe=LOCKED, of=AT_LOCK),
     Claim("unlocked", "goes on from a cached prefix without chunked prefill: the tokens with it, exactly", LOCKS,
           "locked", partial(start_checks.same_answers, probe=LOCKED, plain=CHUNKED, cached=True)),
+    Claim("cache-key-stock", "stock: with another kernel, reuses the model that was compiled for the first", ">=0.26",
+          "cache-key", partial(start_checks.compiled_models, tree=STOCK, wrong=True)),
+    Claim("cache-key", "compile-cache-key: compiles another model for another kernel, and none for a start alike",
+          ">=0.26", "cache-key", partial(start_checks.compiled_models, tree=KEYED, wrong=False)),
     Claim("expandable-stock", "two GPUs, expandable_segments: dies at the capture of CUDA graphs", ALL, "expandable",
           start_checks.dies_at_capture),
     Claim("expandable", "two GPUs, expandable_segments: starts, and the tokens are those without them, exactly", ALL,

@@ -30,6 +30,8 @@ LARGE_BF16 = 1.2
 """The multiple of a bf16 cache's tokens/s for 32 requests from 0.26 on. On 0.21.0 an H200 reached 1.17."""
 BUSY_BF16 = 1.1
 """Upper bound on the GPU's time in a step of one request at 16K, as a multiple of a bf16 cache's."""
+ALONE_BF16 = 0.97
+"""Lower bound on one request's tokens/s at 16K, as a multiple of a bf16 cache's; the GPU's time alone makes 0.985."""
 SHORT_BF16 = 1 / 0.9
 """Upper bound on the GPU's time in a step at 1K, as a multiple of a bf16 cache's."""
 OWN_KERNELS = {"split_kernel", "combine_kernel", "rotate_kernel"}
@@ -72,6 +74,30 @@ def faster(here: Evidence, batch: int, context: int, over_stock: float, over_bf1
     yield Figure(holds=None, text=f"{ours:,.0f} tokens/s")
     yield Figure(ours >= over_stock * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
     yield Figure(ours >= over_bf16 * bf16, f"bf16 {bf16:,.0f} ({ours / bf16:.2f} x)")
+
+
+def alone(here: Evidence) -> Iterator[Figure]:
+    """One request's decode steps, turn by turn beside those with a bf16 cache."""
+    ours, bf16 = (
+        [middle(turn) for turn in here.events(*one, "alone")[0]["turns_per_s"]]
+        for one in ((DECODE, "alone tq"), (STOCK, "alone auto"))
+    )
+    shares = sorted(a / b for a, b in zip(ours, bf16, strict=True))
+    text = f"{middle(ours):,.0f} tokens/s, bf16 {middle(bf16):,.0f}: {middle(shares):.3f} x"
+    yield Figure(middle(shares) >= ALONE_BF16, f"{text}, in single turns {shares[0]:.3f} to {shares[-1]:.3f}")
+
+
+def mixed(here: Evidence) -> Iterator[Figure]:
+    """A prompt beside decodes, turn by turn beside stock TurboQuant; a bf16 cache is shown."""
+    ours, stock, bf16 = (
+        here.events(*one, "beside")[0]["took_s"]
+        for one in ((DECODE, "mixed tq"), (STOCK, "mixed tq"), (STOCK, "mixed auto"))
+    )
+    for name, theirs, bound in (("stock", stock, draft_checks.PRICE), ("bf16", bf16, None)):
+        shares = sorted(b / a for a, b in zip(ours, theirs, strict=True))
+        text = f"{middle(ours):.2f} s, {name} {middle(theirs):.2f}: {middle(shares):.3f} of its speed"
+        holds = None if bound is None else middle(shares) >= bound
+        yield Figure(holds, f"{text}, in single turns {shares[0]:.3f} to {shares[-1]:.3f}")
 
 
 def busy_alone(here: Evidence, context: int, over_stock: float) -> Iterator[Figure]:

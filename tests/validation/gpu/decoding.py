@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from cProfile import Profile
 from functools import partial
 from pathlib import Path
+from pstats import Stats
 from typing import Any
 
 from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import ours
-from tests.validation.gpu.probe import decoding, say
+from tests.validation.gpu.probe import decoding, prompt, say
 
 SETTLING, STEPS, WINDOWS, TRACED = 32, 64, 3, 8
 """Decode steps before the first window, in each window, and in a trace."""
@@ -36,6 +38,49 @@ def decode_speeds(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> 
                 else:
                     say(decode_batch=batch, context=context, **_trace(step))
     say(compiled_while_serving=compiled)
+
+
+def alone(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:
+    """Measure decode steps of one request in each of our turns, and in a last one where the host's time goes.
+
+    The arguments are the context in tokens, and the turns, the first of which is not printed.
+    """
+    context, rounds = lengths
+    rates: list[list[float]] = []
+    for number in ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], rounds + 2):
+        with decoding(llm, context, 1, SETTLING) as step:
+            if number <= rounds:
+                rates.append(_windows(step))
+            else:
+                say(host_ms=_host(step))
+    say(alone=context, turns_per_s=rates[1:])
+
+
+def beside(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:
+    """Time a prompt beside decodes, until its first token, in each of our turns.
+
+    The arguments are the batch that decodes and its context, the prompt's tokens, and the turns, the first of which is
+    not printed.
+    """
+    import torch
+    from vllm import SamplingParams
+
+    batch, context, length, rounds = lengths
+    params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
+    took, decoded = [], []
+    for number in ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], rounds + 1):
+        with decoding(llm, context, batch, SETTLING) as step:
+            torch.cuda.synchronize()
+            began, tokens, ended = time.perf_counter(), 0, False
+            llm.llm_engine.add_request(f"prompt{number}", prompt(length, seed=1000 + number), params)
+            while not ended:
+                outs = step()
+                ended = any(out.request_id.startswith("prompt") and out.finished for out in outs)
+                tokens += len(outs)
+            torch.cuda.synchronize()
+            took.append(round(time.perf_counter() - began, 4))
+            decoded.append(tokens - 1)
+    say(beside=batch, context=context, length=length, took_s=took[1:], decoded=decoded[1:])
 
 
 def resplit(_llm: Any, splits: Sequence[int], _spec: Mapping[str, Any]) -> None:
@@ -109,6 +154,20 @@ def _windows(step: Callable[[], Any]) -> list[float]:
         torch.cuda.synchronize()
         found.append(round(tokens / (time.perf_counter() - began), 1))
     return found
+
+
+def _host(step: Callable[[], Any]) -> dict[str, float]:
+    """Return the milliseconds that each of vLLM's functions takes of a step on the host, with what it calls.
+
+    The profiler slows each call down, so these say what differs between two engines, not how long a step takes.
+    """
+    with Profile() as profiler:
+        for _ in range(STEPS):
+            step()
+    rows = Stats(profiler).stats.items()  # type: ignore[attr-defined]
+    spent = {f"{Path(file).name}:{name}": row[3] / STEPS * 1000 for (file, _, name), row in rows if "/vllm/" in file}
+    longest = sorted(spent.items(), key=lambda item: -item[1])[:80]
+    return {name: round(ms, 3) for name, ms in longest}
 
 
 def _trace(step: Callable[[], Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ BEYOND = 3.0
 RIGHT, WRONG = 0.1, 1.0
 """Bounds on the mean difference of answers to prompts of few tokens, where chunks make little noise: MTP without CUDA
 graphs, which is right, makes 0.07, and a wrong state 1.4 and more."""
+FORGOTTEN = 3 * RIGHT
+"""Lower bound on the mean difference of answers of which a part was made by a state that lacks the last tokens."""
 PRICE = 0.99
 """Share of stock's speed, as the median of turns that both took one after the other."""
 
@@ -85,11 +87,16 @@ def drafted(
         yield _judged(gap, noise, wrong=wrong, text=probe)
 
 
-def short(here: Evidence, tree: str, probe: str, *, wrong: bool, on: str, plain: str) -> Iterator[Figure]:
-    """Answers to prompts of few tokens have the log-probabilities of the same tokens, decoded by `plain` on `on`."""
+def short(
+    here: Evidence, tree: str, probe: str, *, wrong: bool, on: str, plain: str, beyond: float = WRONG
+) -> Iterator[Figure]:
+    """Answers to prompts of few tokens have the log-probabilities of the same tokens, decoded by `plain` on `on`.
+
+    `beyond`: the mean difference from which on they are wrong.
+    """
     here.events(tree, probe, "answers")
     gap = _replayed(here, on, plain, f"{probe}, {tree}", "answer")
-    holds = gap["mean"] > WRONG if wrong else gap["mean"] <= RIGHT
+    holds = gap["mean"] > beyond if wrong else gap["mean"] <= RIGHT
     yield Figure(holds, f"{probe}: {gap['mean']:.3f} (bias {gap['bias']:+.3f}, largest {gap['max']:.2f})")
 
 

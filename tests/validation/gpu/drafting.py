@@ -15,8 +15,9 @@ from statistics import fmean
 from typing import Any
 
 from tests.validation.gpu import traffic
+from tests.validation.gpu.compiling import starts
 from tests.validation.gpu.counting import Counts
-from tests.validation.gpu.decoding import decode_speeds, draft_speed, resplit
+from tests.validation.gpu.decoding import alone, beside, decode_speeds, draft_speed, resplit
 from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.models import DIGITS, END
 from tests.validation.gpu.pacing import turns
@@ -92,6 +93,18 @@ def answer(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
     asks = [Ask(f"r{i}", tuple(prompt(n, seed=i)["prompt_token_ids"]), ANSWERED) for i, n in enumerate(lengths)]
     found = _answers(llm, asks, spec)
     say(answers=len(found), asked=len(asks))
+
+
+def sparse(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
+    """Answer prompts of few kinds of tokens with as few, so that n-grams of an answer are often, not always, in them.
+
+    The arguments are the kinds, and the lengths of the prompts.
+    """
+    kinds, *rest = lengths
+    among = tuple(range(10, 10 + kinds))
+    texts = [tuple(among[one % kinds] for one in prompt(n, seed=i)["prompt_token_ids"]) for i, n in enumerate(rest)]
+    found = _answers(llm, [Ask(f"r{i}", text, ANSWERED, among=among) for i, text in enumerate(texts)], spec)
+    say(answers=len(found), asked=len(texts))
 
 
 def soak(llm: Any, lengths: Sequence[int], spec: Spec) -> None:
@@ -231,6 +244,6 @@ def _file(spec: Spec) -> Path:
 STEPS: dict[str, Callable[[Any, Sequence[int], Spec], None]] = {
     "engine": engine, "counts": counts, "counts early": counts_early, "converse": converse, "answer": answer,
     "soak": soak, "repeat": repeat, "replay": replay, "turns": turns, "decode speeds": decode_speeds,
-    "draft speed": draft_speed, "splits": resplit, "loaded": loaded,
-    "continued": continued, "progress": progress, "units": units,
+    "draft speed": draft_speed, "splits": resplit, "loaded": loaded, "alone": alone, "beside": beside,
+    "continued": continued, "progress": progress, "units": units, "sparse": sparse, "starts": starts,
 }  # fmt: skip

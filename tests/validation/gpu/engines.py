@@ -13,9 +13,10 @@ from tests.validation.gpu.models import DUMMY
 
 TQ = "turboquant_4bit_nc"
 STOCK, PATCHED, TILES = TREES = ("stock", "patched", "tiles")
-WORKSPACE, DECODE, FARM = EXTRA = ("workspace", "decode", "farm")
-"""Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, one with
-default overlays and `turboquant-decode`, and the stock tree, run by `vpatch run` with the overlays of `tiles`."""
+WORKSPACE, DECODE, KEYED, FARM = EXTRA = ("workspace", "decode", "keyed", "farm")
+"""Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, two with
+default overlays and `turboquant-decode` or `compile-cache-key`, and the stock tree, run by `vpatch run` with the
+overlays of `tiles`."""
 CHUNK = 2048
 V1 = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 HOOKED = frozenset({"counts", "counts early", "replay"})

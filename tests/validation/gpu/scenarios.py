@@ -151,7 +151,7 @@ BF16_BYTES, TQ_BYTES = 24 * 8 * 512, 20 * 8 * 144 + 4 * 8 * 512
 MOE, DENSE = FULL_SIZE
 WHOLE = ("plan", "plan-27b", "plan-delta", "plan-states", "plan-others")
 FAST = (
-    *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
+    *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream", "fast-alone", "fast-mixed"),
     *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
 )
 BY_NAME = (*WHOLE, *FAST, *RUNNING, *STARTING, "soak", "soak-crowded")
@@ -209,6 +209,15 @@ SCENARIOS: Mapping[str, list[Probe]] = {
     ],
     "fast-decode-small": [
         *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
+    ],
+    "fast-alone": [
+        Probe(f"alone {name}", "dense24", kv, (("alone", (16384, 9)),), whole_prompts(18432), (tree,), takes_turns=True)
+        for name, kv, tree in (("tq", TQ, DECODE), ("auto", "auto", STOCK))
+    ],
+    "fast-mixed": [
+        Probe(f"mixed {name}", "dense24", kv, (("beside", (8, 16384, 32768, 6)),),
+              {"max_num_seqs": 16, "kv_cache_memory_bytes": 200_000 * size}, trees, takes_turns=True, releases=">=0.24")
+        for name, kv, size, trees in (("tq", TQ, TQ_BYTES, (STOCK, DECODE)), ("auto", "auto", BF16_BYTES, (STOCK,)))
     ],
     "fast-decode-quality": [*requantized("dense"), *requantized("hyb")],
     "fast-upstream": [Probe("fast upstream", trees=(STOCK, DECODE))],

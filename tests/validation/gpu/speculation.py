@@ -22,6 +22,12 @@ NGRAM = {
         "method": "ngram", "num_speculative_tokens": DRAFTED, "prompt_lookup_max": 4, "prompt_lookup_min": 2,
     },
 }  # fmt: skip
+SPARSE = {
+    "speculative_config": {**SYNTHETIC["speculative_config"], **NGRAM["speculative_config"], "prompt_lookup_max": 2},
+}  # fmt: skip
+"""N-gram drafts of two tokens' continuation, accepted at random: what is rejected leaves the next step without any."""
+FORGETS = ">=0.20.2,<0.32"
+"""Releases on which a decode without drafts goes on from before the accepted ones."""
 SMALL = {"kv_cache_memory_bytes": 3 << 30, "max_model_len": 16384, "gpu_memory_utilization": 0.1}
 CACHED = {**SMALL, "enable_prefix_caching": True}
 COMPILED = {"compilation_config": None}
@@ -141,7 +147,7 @@ SPECULATION: Mapping[str, list[Probe]] = {
         drafting("mtp", TQ, BOTH, MTP, **SMALL),
         drafting("mtp v1", TQ, BOTH, MTP, **SMALL, releases=TWO_RUNNERS, environment=V1),
         drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
-        drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=240),
+        drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=480),
         drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
         replaying("mtp compiled plain", TQ, ((PATCHED, "mtp compiled"),), PATCHED, max_num_seqs=8, **COMPILED),
         *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp v1", "mtp eager") for tree in BOTH),
@@ -159,6 +165,11 @@ SPECULATION: Mapping[str, list[Probe]] = {
         drafting("one token mtp", "auto", BOTH, ONE, **SMALL),
         drafting("one token mtp v1", "auto", BOTH, ONE, **SMALL, releases=TWO_RUNNERS, environment=V1),
         *replayed("one token plain", "auto", on_both_runners("one token") + on_both_runners("one token mtp"), PATCHED),
+    ],
+    "zero-drafts": [
+        drafting("zero drafts", "auto", BOTH, ("sparse", (24, 300, 400, 500, 600, 600, 700, 700, 900)),
+                 **SMALL | SPARSE, releases=FORGETS),
+        *replayed("zero drafts plain", "auto", ((STOCK, "zero drafts"), (PATCHED, "zero drafts")), STOCK),
     ],
     "fast-drafts": [
         induced("fast ngram plain", (DECODE,), releases=FAST),

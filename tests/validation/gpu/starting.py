@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.validation.gpu.engines import PATCHED, STOCK, TQ, Probe
+from tests.validation.gpu.engines import KEYED, PATCHED, STOCK, TQ, Probe
 from tests.validation.gpu.probe import NEW_TOKENS, prompt, say
 
 LOCKED, CHUNKED = "locked", "locked chunked"
@@ -16,6 +16,7 @@ LENGTHS = (6000, 7500)
 """Tokens of two prompts, of which the second begins with the first: it goes on by more than 128 tokens."""
 WHOLE = {"max_model_len": 16384, "max_num_batched_tokens": 16384, "enable_prefix_caching": True}
 TWO = {"tensor_parallel_size": 2}
+ONLINE_FP8 = {"quantization": "fp8", "max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 30, "max_model_len": 4096}
 # vLLM starts the ranks from a process of its own, as `vllm serve` does.
 OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -27,6 +28,10 @@ STARTING: Mapping[str, list[Probe]] = {
         Probe(LOCKED, "dense24", TQ, (("continued", LENGTHS),), {**WHOLE, "enable_chunked_prefill": False},
               (STOCK, PATCHED)),
     ],
+    "cache-key": [
+        Probe("starts", "dense", steps=(("starts", ()),), engine=ONLINE_FP8, trees=(STOCK, KEYED), limit_s=400,
+              releases=">=0.26"),
+    ],
     "expandable": [
         Probe(ORDINARY, "dense", steps=(("continued", LENGTHS),), engine=TWO, trees=(STOCK,), environment=OWN_PROCESS,
               limit_s=300),
@@ -34,7 +39,7 @@ STARTING: Mapping[str, list[Probe]] = {
               environment=OWN_PROCESS | SEGMENTS, limit_s=300),
     ],
 }  # fmt: skip
-"""By name, and by name only: the second one needs two GPUs."""
+"""By name, and by name only: one is about an opt-in overlay, and one needs two GPUs."""
 
 
 def continued(llm: Any, lengths: Sequence[int], _: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from tests.validation.gpu.probe import prompt
 class Ask:
     """A prompt to be answered with this many tokens, or by structured output with this many digits.
 
-    Answers are compared by `part`.
+    Answers are compared by `part`. `among`: the answer's tokens are those of `few`; empty: any.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Ask:
     tokens: int
     part: str = "answer"
     digits: int = 0
+    among: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def run(llm: Any, feed: Feed, *, more: Callable[[], bool] = lambda: False) -> It
     while True:
         for ask in feed(len(asked), fresh):
             asked[ask.name] = ask
-            engine.add_request(ask.name, {"prompt_token_ids": list(ask.prompt)}, parameters(ask.tokens, ask.digits))
+            params = parameters(ask.tokens, ask.digits, ask.among)
+            engine.add_request(ask.name, {"prompt_token_ids": list(ask.prompt)}, params)
         fresh = []
         if not asked:
             if not more():
@@ -82,12 +84,13 @@ def run(llm: Any, feed: Feed, *, more: Callable[[], bool] = lambda: False) -> It
         yield from fresh
 
 
-def parameters(tokens: int, digits: int = 0) -> Any:
+def parameters(tokens: int, digits: int = 0, among: Sequence[int] = ()) -> Any:
     """Return greedy sampling of so many tokens, reported once, with the log-probability of each.
 
     Args:
         tokens: of the answer, at most.
         digits: by structured output, that many digits and the token that ends the answer; 0: any tokens.
+        among: the tokens to choose from; empty: all. The log-probabilities are those of a choice from all.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -95,7 +98,7 @@ def parameters(tokens: int, digits: int = 0) -> Any:
     grammar = StructuredOutputsParams(regex=f"[0-9]{{{digits}}}") if digits else None
     return SamplingParams(
         max_tokens=tokens, temperature=0, ignore_eos=not digits, detokenize=False, logprobs=1,
-        output_kind=RequestOutputKind.FINAL_ONLY, structured_outputs=grammar,
+        output_kind=RequestOutputKind.FINAL_ONLY, structured_outputs=grammar, allowed_token_ids=[*among] or None,
     )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.paths import ROOT, link
-from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, FARM, KEYED, PATCHED, STOCK, TILES, WORKSPACE
 
-OPT_IN = {TILES: "turboquant-tiles", DECODE: "turboquant-decode"}
+OPT_IN = {TILES: "turboquant-tiles", DECODE: "turboquant-decode", KEYED: "compile-cache-key"}
 """The overlays that trees have beside the default ones."""
 SINGLE = "turboquant-workspace"
 VPATCH = (sys.executable, "-m", "vpatch")

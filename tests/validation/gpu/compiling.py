@@ -1,0 +1,74 @@
+"""Starts with torch.compile on one cache: a second one alike, and one whose layers get another kernel.
+
+Each start is a process of its own, `compiling.py NAME SPEC.json`, with the engine of the spec of `probe.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.validation.gpu import traffic
+from tests.validation.gpu.probe import cause_of, prompt, say, start, worker_of
+from tests.validation.gpu.traffic import Ask
+
+FIRST, AGAIN, OTHER = STARTS = ("first", "again", "other kernel")
+PROMPTS, LENGTH, ANSWERED, PATIENCE_S = 4, 300, 16, 200.0
+BEGAN = time.time()
+
+
+def starts(_llm: Any, _: Sequence[int], spec: Mapping[str, Any]) -> None:
+    """Start the engine with torch.compile three times, one after another, on a cache that is empty at first."""
+    file = Path(f"{spec['save']}.compiled.json")
+    engine = {name: value for name, value in spec["engine"].items() if name != "compilation_config"}
+    file.write_text(json.dumps({**spec, "engine": engine}))
+    environ = os.environ | {"VLLM_CACHE_ROOT": f"{spec['save']}.cache"}
+    for name in STARTS:
+        sys.stdout.flush()
+        command = [sys.executable, "-P", str(Path(__file__)), name, str(file)]
+        subprocess.run(command, env=environ, check=True, timeout=PATIENCE_S)
+
+
+def refuse() -> None:
+    """Have each FP8 kernel but Marlin's say that it does not support this GPU, as on one that is older."""
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms import PlatformEnum
+
+    for kernel in linear._POSSIBLE_FP8_KERNELS[PlatformEnum.CUDA]:
+        if "Marlin" not in kernel.__name__:
+            kernel.is_supported = classmethod(lambda *_, **__: (False, "as on another GPU"))
+
+
+def main(name: str, spec: Mapping[str, Any]) -> None:
+    if name == OTHER:
+        refuse()
+    llm = start(spec["engine"], time.monotonic())
+    layer = next(
+        one for one in worker_of(llm).model_runner.model.modules() if type(one).__name__ == "QKVParallelLinear"
+    )
+    asks = [Ask(f"r{i}", tuple(prompt(LENGTH, seed=i)["prompt_token_ids"]), ANSWERED) for i in range(PROMPTS)]
+    answers = sorted(traffic.run(llm, traffic.in_turn(asks, PROMPTS)), key=lambda one: one.name)
+    models = Path(os.environ["VLLM_CACHE_ROOT"], "torch_compile_cache/torch_aot_compile")
+    written = {
+        folder.name[:12]: max((file.stat().st_mtime for file in folder.rglob("*") if file.is_file()), default=0) > BEGAN
+        for folder in sorted(models.iterdir())
+    }
+    say(compiled=name, kernel=type(getattr(layer.quant_method, "fp8_linear", None)).__name__, written=written,
+        ids=[token for one in answers for token in one.ids])  # fmt: skip
+
+
+if __name__ == "__main__":
+    code = 0
+    try:
+        main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()))
+    except BaseException as error:
+        say(start=sys.argv[1], error=cause_of(error))
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # as probe.py
