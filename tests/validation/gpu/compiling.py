@@ -6,7 +6,9 @@ Each start is a process of its own, `compiling.py NAME SPEC.json`, with the engi
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,9 +20,10 @@ from tests.validation.gpu import traffic
 from tests.validation.gpu.probe import cause_of, prompt, say, start, worker_of
 from tests.validation.gpu.traffic import Ask
 
-FIRST, AGAIN, OTHER = STARTS = ("first", "again", "other kernel")
+*_, OTHER = STARTS = ("first", "again", "other kernel")
 PROMPTS, LENGTH, ANSWERED, PATIENCE_S = 4, 300, 16, 200.0
-BEGAN = time.time()
+LOADED, SAVED = "Directly load AOT compilation", "saved AOT compiled function"
+"""How the lines begin that vLLM logs of a compiled model's folder."""
 
 
 def starts(_llm: Any, _: Sequence[int], spec: Mapping[str, Any]) -> None:
@@ -36,16 +39,17 @@ def starts(_llm: Any, _: Sequence[int], spec: Mapping[str, Any]) -> None:
 
 
 def refuse() -> None:
-    """Have each FP8 kernel but Marlin's say that it does not support this GPU, as on one that is older."""
+    """Have the FP8 kernels of Cutlass say that they do not support this GPU, as on another one."""
     from vllm.model_executor.kernels import linear
     from vllm.platforms import PlatformEnum
 
     for kernel in linear._POSSIBLE_FP8_KERNELS[PlatformEnum.CUDA]:
-        if "Marlin" not in kernel.__name__:
+        if "Cutlass" in kernel.__name__:
             kernel.is_supported = classmethod(lambda *_, **__: (False, "as on another GPU"))
 
 
 def main(name: str, spec: Mapping[str, Any]) -> None:
+    log = Log()
     if name == OTHER:
         refuse()
     llm = start(spec["engine"], time.monotonic())
@@ -54,13 +58,28 @@ def main(name: str, spec: Mapping[str, Any]) -> None:
     )
     asks = [Ask(f"r{i}", tuple(prompt(LENGTH, seed=i)["prompt_token_ids"]), ANSWERED) for i in range(PROMPTS)]
     answers = sorted(traffic.run(llm, traffic.in_turn(asks, PROMPTS)), key=lambda one: one.name)
-    models = Path(os.environ["VLLM_CACHE_ROOT"], "torch_compile_cache/torch_aot_compile")
-    written = {
-        folder.name[:12]: max((file.stat().st_mtime for file in folder.rglob("*") if file.is_file()), default=0) > BEGAN
-        for folder in sorted(models.iterdir())
-    }
-    say(compiled=name, kernel=type(getattr(layer.quant_method, "fp8_linear", None)).__name__, written=written,
-        ids=[token for one in answers for token in one.ids])  # fmt: skip
+    kernel = type(getattr(layer.quant_method, "fp8_linear", None)).__name__
+    ids = [token for one in answers for token in one.ids]
+    say(compiled=name, kernel=kernel, loaded=log.folder(LOADED), saved=log.folder(SAVED), ids=ids)
+
+
+class Log(logging.Handler):
+    """What vLLM logs of the folders of compiled models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        from vllm.logger import init_logger
+
+        init_logger("vllm.compilation.decorators").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def folder(self, begin: str) -> str | None:
+        """Return the name of the folder in the line that begins so."""
+        found = [re.search(r"/torch_aot_compile/(\w{12})", line) for line in self.lines if line.startswith(begin)]
+        return next((one[1] for one in found if one), None)
 
 
 if __name__ == "__main__":

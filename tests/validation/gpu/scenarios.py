@@ -211,8 +211,8 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
     ],
     "fast-alone": [
-        Probe(f"alone {name}", "dense24", kv, (("alone", (16384, 9)),), whole_prompts(32768), (tree,), takes_turns=True)
-        for name, kv, tree in (("tq", TQ, DECODE), ("auto", "auto", STOCK))
+        Probe(f"alone {name}", "dense24", kv, (("alone", (16384, 9)),), whole_prompts(32768), trees, takes_turns=True)
+        for name, kv, trees in (("tq", TQ, (STOCK, DECODE)), ("auto", "auto", (STOCK,)))
     ],
     "fast-mixed": [
         Probe(f"mixed {name}", "dense24", kv, (("beside", (8, 16384, 32768, 6)),),

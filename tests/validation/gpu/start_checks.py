@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.validation.gpu.compiling import AGAIN, FIRST, OTHER
+from tests.validation.gpu.compiling import STARTS
 from tests.validation.gpu.engines import PATCHED, STOCK
-from tests.validation.gpu.evidence import Evidence, Figure
+from tests.validation.gpu.evidence import Evidence, Figure, Unfit
 from tests.validation.gpu.starting import EXPANDABLE, LENGTHS
 
 OF_CAPTURE = ("custom_all_reduce.cuh", "'invalid argument'")
@@ -34,11 +34,13 @@ def dies_at_capture(here: Evidence) -> Iterator[Figure]:
 def compiled_models(here: Evidence, tree: str, *, wrong: bool) -> Iterator[Figure]:
     """A start alike compiles nothing, and one with another kernel compiles a model of its own; `wrong`: it does not."""
     starts = {event["compiled"]: event for event in here.events(tree, "starts", "compiled")}
-    first, again, other = (starts[name] for name in (FIRST, AGAIN, OTHER))
-    alike = [*again["written"]] == [*first["written"]] and not any(again["written"].values())
+    if [*starts] != [*STARTS]:
+        raise Unfit(f"starts, {tree}: {here.result(tree, 'starts')['error']}")
+    first, again, other = starts.values()
+    alike = again["loaded"] == first["saved"] is not None
     yield Figure(alike, f"alike: {'loads what the first compiled' if alike else 'compiles again'}")
     yield Figure(other["kernel"] != first["kernel"], f"{first['kernel']}, then {other['kernel']}")
-    reused = [*other["written"]] == [*first["written"]]
+    reused = other["loaded"] == first["saved"]
     same = sum(a == b for a, b in zip(first["ids"], other["ids"], strict=True))
     said = "reuses the model of the first kernel" if reused else "compiles a model of its own"
     yield Figure(reused == wrong, f"{said}; {same} of {len(first['ids'])} tokens are those of the first")
