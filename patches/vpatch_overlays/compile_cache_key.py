@@ -13,8 +13,8 @@ torch.compile traced was noticed before; now one that changes the choice of a ke
 The graphs of which a model is compiled lie in a second folder, named after the traced files and the GPU, which stays as
 it is.
 
-It is opt-in because no GPU has run it: it is known that two processes get one key for one model on the CPU, and not yet
-that a start finds what the last one compiled.
+It is opt-in because it helps only where several GPUs or kernels share a cache, and the first start with it compiles
+what is there already.
 
 Without the patch, `VLLM_DISABLE_COMPILE_CACHE=1` compiles at each start, and a `VLLM_CACHE_ROOT` for each kind of GPU
 keeps them apart.

@@ -39,6 +39,7 @@ PACES = (("", ">=0.21", decode_checks.USUAL), ("-0.20", NO_HYBRID, decode_checks
 """What decoding has to reach, by release."""
 LARGE_PAGES = ">=0.26"
 
+AT_MOST = f"at most {draft_checks.RIGHT}, or {checks.ABOUT} times that of MTP without CUDA graphs"
 AT_LOCK, UNKNOWN = "Workspace is locked", "Unknown TurboQuant cache dtype: 'auto'"
 DEATHS = (
     ("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", "hybrid", "NotImplementedError"),
@@ -107,7 +108,7 @@ def _short(name: str, what: str, probe: str, wrong_on: str, on: str) -> Iterator
     scenario = name.removesuffix("-mtp")
     plain = f"{scenario.replace('-', ' ')} plain"
     beyond = f"{what}: mean difference to an engine without the defect over {draft_checks.WRONG}"
-    right = f"{what}: the same at most {draft_checks.RIGHT}"
+    right = f"{what}: the same {AT_MOST}"
     for end, where, broken, whole in (("", "", wrong_on, SYNTHETIC), ("-v1", ", V1", TWO_RUNNERS, TWO_RUNNERS)):
         fixed = {"probe": probe + end.replace("-", " "), "on": on, "plain": plain}
         for suffix, says, releases, tree in (("-stock", beyond, broken, STOCK), ("", right, whole, PATCHED)):
@@ -188,7 +189,7 @@ CLAIMS: tuple[Claim, ...] = (
     *_short("one-token", "no speculation, prompts of one token", "one token", RECYCLED, PATCHED),
     *_short("one-token-mtp", "MTP, prompts of one token", "one token mtp", PADDING, PATCHED),
     *(claim for suffix, says, tree in (("-stock", f"over {draft_checks.FORGOTTEN:.1f}", STOCK),
-                                       ("", f"at most {draft_checks.RIGHT}", PATCHED))
+                                       ("", AT_MOST, PATCHED))
       for claim in _on(f"zero-drafts{suffix}", "n-gram drafts that come and go: mean difference to no speculation "
                        f"{says}", FORGETS, "zero-drafts", draft_checks.short, (tree,), probe="zero drafts",
                        wrong=tree == STOCK, on=STOCK, plain="zero drafts plain", beyond=draft_checks.FORGOTTEN)),
@@ -208,8 +209,8 @@ CLAIMS: tuple[Claim, ...] = (
          probes=("mtp",), wrong=True),
     *_on("mtp", f"TurboQuant with MTP: mean difference to no speculation at most {checks.ABOUT} times the noise",
          SYNTHETIC, "mtp", draft_checks.drafted, (PATCHED,), probes=("mtp", "mtp eager"), wrong=False),
-    Claim("mtp-compiled", "the same with torch.compile, to no speculation with torch.compile", SYNTHETIC, "mtp",
-          draft_checks.compiled),
+    Claim("mtp-compiled", "the same with torch.compile, to no speculation with torch.compile", SYNTHETIC,
+          "mtp-compiled", draft_checks.compiled),
     Claim("soak", "32 clients, MTP, prefix caching, TurboQuant, tiles, no decode left out of a step: no answer lost",
           SYNTHETIC, "soak", draft_checks.soaked),
     Claim("soak-answers", f"the same: mean difference to no speculation at most {checks.ABOUT} times the noise of "

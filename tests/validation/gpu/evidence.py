@@ -147,15 +147,19 @@ def read(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
-    """Combine the results of each release's runs."""
+    """Combine the results of each release's runs.
+
+    A scenario was run, too, if all of its probes have results: earlier, another scenario may have had them.
+    """
     found: dict[str, Evidence] = {}
     for run in sorted(runs, key=lambda run: str(run["date"])):
         before = found.get(run["vllm"], Evidence(run["vllm"]))
         results = {(one["tree"], one["probe"]): one for one in run["results"]}
         anew = {probe for _, probe in results}
+        whole = {name for name, probes in SCENARIOS.items() if {probe.name for probe in probes} <= anew}
         found[run["vllm"]] = Evidence(
             run["vllm"],
-            before.scenarios | set(run["scenarios"]),
+            before.scenarios | {*run["scenarios"]} | whole,
             {**before.results, **results},
             [*(gap for gap in before.compared if gap["probe"] not in anew), *run["compared"]],
             found,

@@ -211,12 +211,14 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
     ],
     "fast-alone": [
-        Probe(f"alone {name}", "dense24", kv, (("alone", (16384, 9)),), whole_prompts(32768), trees, takes_turns=True)
-        for name, kv, trees in (("tq", TQ, (STOCK, DECODE)), ("auto", "auto", (STOCK,)))
+        Probe(f"alone {name}", "dense24", kv, (("alone", (16384, 7)),), whole_prompts(32768), (tree,), takes_turns=True,
+              limit_s=300)
+        for name, kv, tree in (("tq", TQ, DECODE), ("auto", "auto", STOCK))
     ],
     "fast-mixed": [
-        Probe(f"mixed {name}", "dense24", kv, (("beside", (8, 16384, 32768, 6)),),
-              {"max_num_seqs": 16, "kv_cache_memory_bytes": 200_000 * size}, trees, takes_turns=True, releases=">=0.24")
+        Probe(f"mixed {name}", "dense24", kv, (("beside", (8, 16384, 32768, 3)),),
+              {"max_num_seqs": 16, "kv_cache_memory_bytes": 200_000 * size}, trees, takes_turns=True, limit_s=300,
+              releases=">=0.24")
         for name, kv, size, trees in (("tq", TQ, TQ_BYTES, (STOCK, DECODE)), ("auto", "auto", BF16_BYTES, (STOCK,)))
     ],
     "fast-decode-quality": [*requantized("dense"), *requantized("hyb")],

@@ -147,11 +147,13 @@ SPECULATION: Mapping[str, list[Probe]] = {
         drafting("mtp", TQ, BOTH, MTP, **SMALL),
         drafting("mtp v1", TQ, BOTH, MTP, **SMALL, releases=TWO_RUNNERS, environment=V1),
         drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
-        drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=480),
         drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
-        replaying("mtp compiled plain", TQ, ((PATCHED, "mtp compiled"),), PATCHED, max_num_seqs=8, **COMPILED),
         *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp v1", "mtp eager") for tree in BOTH),
                                     (PATCHED, "mtp synchronous")), PATCHED),
+    ],
+    "mtp-compiled": [
+        drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=480),
+        replaying("mtp compiled plain", TQ, ((PATCHED, "mtp compiled"),), PATCHED, max_num_seqs=8, **COMPILED),
     ],
     "graphs": [
         drafting("graphs mtp", "auto", BOTH, SHORT, **SMALL),
