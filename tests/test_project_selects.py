@@ -38,6 +38,7 @@ def test_what_the_project_does_not_select_is_named(vpatch: Program, repo: Path, 
     assert "LAYERS = 61  # vpatch: layers\n" in (tree / INTERFACE).read_text()
 
 
+@pytest.mark.deep
 def test_plan_and_matrix_say_what_apply_leaves_out(vpatch: Program, repo: Path) -> None:
     put(repo, {"vpatch.toml": f'{TOML}overlays = ["{ID}"]\n'})
     asked = ("--model", "Qwen3.6-35B-A3B-NVFP4", "--gpu", "5090", "--vllm", "0.20.2", "--max-num-seqs", "16")

@@ -91,6 +91,7 @@ def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, sli
     assert contents_of(tree) == contents_of(slim("0.20.2"))
 
 
+@pytest.mark.deep
 def test_a_module_that_does_not_compile_is_one_edit(vpatch: Program, tree: Path) -> None:
     """Not one of each overlay in it, and no other line is to blame; `capture` could not read it."""
     vpatch("apply", tree, "--overlay", "turboquant-hybrid", "--overlay", "turboquant-skip-list")

@@ -164,6 +164,7 @@ def test_usage(vpatch: Program, slim: Trees) -> None:
     assert vpatch("find", "").code == vpatch("find", " ", "--tree", slim("0.20.2")).code == 2
 
 
+@pytest.mark.deep
 def test_80_columns(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t").symlink_to(slim("0.20.2"))
     monkeypatch.chdir(tmp_path)
@@ -182,7 +183,7 @@ def test_input_that_says_nothing(piped: Callable[..., Ran], data: bytes) -> None
     ran = piped(data, "-")
 
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1)
-    assert used() - begun < 1.5
+    assert used() - begun < 5  # a slow machine, but no pattern that goes back over all of it
 
 
 def test_a_log_of_two_servers_in_color(piped: Callable[..., Ran]) -> None:
@@ -234,4 +235,4 @@ def test_a_log_of_500_mb_is_read_at_its_end(piped: Callable[..., Ran], tmp_path:
 
     assert ran.out.startswith(f"  {WORKSPACE}")
     assert "only the last 16 of 508 MiB were searched" in ran.err
-    assert used() - begun < 1.5
+    assert used() - begun < 5  # a slow machine, but no pattern that goes back over all of it

@@ -128,7 +128,7 @@ WORDS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.usefixtures("drifted")
-@pytest.mark.parametrize("words", ["an opt-in one beside", deep("named ones"), deep("one less")])
+@pytest.mark.parametrize("words", [deep("an opt-in one beside"), deep("named ones"), "one less"])
 def test_the_rest_of_a_selection(vpatch: Program, words: str) -> None:
     typed, rest = WORDS[words]
     ran = vpatch("status", *typed.split(), "site-packages")

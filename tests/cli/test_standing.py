@@ -19,6 +19,8 @@ from tests.tiers import deep
 SIZES, RUNNER = "mtp-capture-sizes", "vllm/v1/worker/gpu_model_runner.py"
 PARALLEL = "vllm/distributed/parallel_state.py"
 WORKSPACE = ("--overlay", "turboquant-workspace")
+BOTH = (*ONLY, *WORKSPACE)
+"""Two overlays that change a file together."""
 
 
 def patched(tree: Path, diff: str, *options: str) -> None:
@@ -133,7 +135,7 @@ def test_what_was_discarded_comes_back(
 
 def test_what_stands_there_is_undone_by_patch(vpatch: Program, tree: Path, slim: Trees) -> None:
     assert "Nothing to show: no overlay is applied." in vpatch("diff", "--applied", tree).err
-    vpatch("apply", tree)
+    vpatch("apply", tree, *BOTH)
     ran = vpatch("diff", "--applied", tree)
 
     assert f"--- /dev/null\n+++ b/{COMPANION}\n" in ran.out
@@ -142,7 +144,7 @@ def test_what_stands_there_is_undone_by_patch(vpatch: Program, tree: Path, slim:
 
 
 def test_what_one_overlay_changed(vpatch: Program, tree: Path) -> None:
-    vpatch("apply", tree)
+    vpatch("apply", tree, *BOTH)
     found = vpatch("diff", "--applied", "--overlay", HYBRID, tree, "--json").json
     would = vpatch("revert", "--dry-run", "--overlay", HYBRID, tree, "--json").json
 
@@ -238,13 +240,14 @@ def test_an_edit_of_an_overlays_own_line(vpatch: Program, tree: Path, command: s
     assert re.search(rf"expected `.*{re.escape(line.format(1))}`, found `.*{re.escape(line.format(2))}`; ", problem)
     assert problem.endswith(f"shows it; undo it, or discard it by `vpatch revert --force {tree}`")
     assert ("does not fit" in ran.err, "note: " in ran.err, ran.code) == (False, False, 1)
-    if command == "status":
+    if command == "apply":
         exported = vpatch("run", "--export", tree.parent / "farm", "--tree", tree, "--overlay", SIZES)
         assert (exported.code, problem in exported.err.splitlines()) == (1, True), exported.err
     if command != "verify":
         assert ran.err.splitlines()[-1].endswith(f"{SIZES} was edited after vpatch.")
 
 
+@pytest.mark.deep
 def test_what_stays_is_whole_after_an_edit_was_discarded(
     vpatch: Program, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +272,7 @@ def test_what_stays_is_whole_after_an_edit_was_discarded(
 
 @pytest.mark.parametrize("more", [(), ("--overlay", HYBRID)])
 def test_a_dry_run_of_revert_says_what_it_would_do(vpatch: Program, tree: Path, more: tuple[str, ...]) -> None:
-    vpatch("apply", tree)
+    vpatch("apply", tree, *BOTH)
     with unchanged(tree):
         would = vpatch("revert", "--dry-run", tree, *more, "--json").json
         said = vpatch("revert", "-n", tree, *more).err
@@ -280,10 +283,10 @@ def test_a_dry_run_of_revert_says_what_it_would_do(vpatch: Program, tree: Path, 
 
 
 def test_the_digest_is_that_of_a_receipt(vpatch: Program, tree: Path) -> None:
-    assert vpatch("status", tree, "--json").json["digest"] is None
-    found = {verb: vpatch(verb, tree, "--json").json["digest"] for verb in ("apply", "status", "verify")}
+    assert vpatch("status", tree, *ONLY, "--json").json["digest"] is None
+    found = {verb: vpatch(verb, tree, *ONLY, "--json").json["digest"] for verb in ("apply", "status", "verify")}
 
     assert {*found.values()} == {written_to(tree)["digest"]}
-    assert f"(digest {found['apply'][:12]})" in vpatch("verify", tree).err
-    rewrite(tree / CONFIG, (tree / CONFIG).read_bytes() + b"# mine\n")
-    assert vpatch("status", tree, "--json").json["digest"] is None
+    assert f"(digest {found['apply'][:12]})" in vpatch("verify", tree, *ONLY).err
+    mine(tree)
+    assert vpatch("status", tree, *ONLY, "--json").json["digest"] is None
