@@ -138,6 +138,7 @@ FIRST = [
 """Cases that hung, took gigabytes or ended in a traceback."""
 
 
+@pytest.mark.deep
 def test_no_command_hangs_or_breaks_on_a_file_of_others(warm: Path, tmp_path: Path) -> None:
     assert wrong(warm, tmp_path, iter(FIRST)) == []
 

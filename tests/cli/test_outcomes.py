@@ -75,6 +75,7 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
     assert framed(vpatch("apply", tree))[1] == f"Updated RECORD: {COUNT} overlays are applied."
 
 
+@pytest.mark.deep
 def test_status_offers_what_is_opt_in(vpatch: Program) -> None:
     """Only what could be applied here, and what the user did not choose."""
     decode = "turboquant-decode"
@@ -127,8 +128,9 @@ WORDS: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("drifted")
-@pytest.mark.parametrize("words", [deep("an opt-in one beside"), deep("named ones"), "one less"])
+@pytest.mark.parametrize("words", WORDS)
 def test_the_rest_of_a_selection(vpatch: Program, words: str) -> None:
     typed, rest = WORDS[words]
     ran = vpatch("status", *typed.split(), "site-packages")

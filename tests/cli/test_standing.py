@@ -210,7 +210,7 @@ def test_an_edit_from_before_vpatch_is_the_original(vpatch: Program, tree: Path)
     before = contents_of(tree)
     vpatch("apply", tree, *ONLY)
 
-    assert "edited" not in vpatch("status", tree).err
+    assert "edited" not in vpatch("status", tree, *ONLY).err
     assert vpatch("diff", "--edits", tree).err.endswith(f" was edited since. Others: `vpatch doctor {tree}`.\n")
     assert vpatch("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0

@@ -19,7 +19,6 @@ from tests.conftest import Program, Trees, unchanged, untouched
 from tests.failures import problem_of
 from tests.hybrid import INTERFACE
 from tests.test_project import COPY, ID, MARKED, OTHER, PATCH
-from tests.tiers import deep
 from tests.tree.conftest import NOBODY, another_user
 
 OLD, NEW = '"i586",', '"geode",'
@@ -123,7 +122,8 @@ def test_the_folder_has_other_bytes(vpatch: Program, applied: Path, tmp_path: Pa
     pristine(applied, slim)
 
 
-@pytest.mark.parametrize("damage", [deep(b""), deep(b"Format: 9\n"), b"\xff", deep(PATCH.encode()[:-1])])
+@pytest.mark.deep
+@pytest.mark.parametrize("damage", [b"", b"Format: 9\n", b"\xff", PATCH.encode()[:-1]])
 def test_a_damaged_copy(vpatch: Program, applied: Path, slim: Trees, damage: bytes) -> None:
     """It is one that nobody has; RECORD tells that it is another, and `revert` works."""
     (applied / COPY).unlink()
