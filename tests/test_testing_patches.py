@@ -68,6 +68,7 @@ def run(here: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
     return ran.returncode, dict(re.findall(r"\[(\S+)\] +(?:<- \S+ )?([A-Z]+)", ran.stdout)), ran.stdout
 
 
+@pytest.mark.deep
 def test_a_case_for_each_patch_file_and_release(here: Path) -> None:
     (here / "test_patches.py").write_text('from vpatch.testing import patches\n\ntest_patches = patches("patches")\n')
 

@@ -40,12 +40,13 @@ def stays(tree: Path, file: str) -> str:
     return f"{file}: edited after vpatch, line {line}; {ways_out(tree)}"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("more", "changed"),
     [
         pytest.param(ONLY, [], id="the same overlays"),
         # No run ever wrote the file with this overlay and without the edit.
-        deep(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
+        (("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
     ],
 )
 def test_an_edit_that_is_undone_is_none(

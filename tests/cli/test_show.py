@@ -82,6 +82,7 @@ def test_what_vpatch_cannot_compare_is_said(vpatch: Program, tree: Path) -> None
     assert "note: vpatch has no original of the code that boundary-layers, page-size changed" in ran.err
 
 
+@pytest.mark.deep
 def test_a_release_of_the_index(vpatch: Program, index: IndexServer, slim: Trees) -> None:
     """It has what the tree of the release has; a second run reads the cache, and the index may be gone."""
     index.publish("vllm-0.20.2-py3-none-any.whl", wheel_of(slim("0.20.2")))

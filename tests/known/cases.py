@@ -69,6 +69,8 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("wrong answers with prefix caching", "hybrid-block-units"),
     ("tokens half speed", "turboquant-decode"),
     ("mtp crash", "mtp-capture-sizes"),
+    ("bad JSON", "structured-mtp"),
+    ("the same sentence over and over", "hybrid-zero-drafts"),
     ("speculation dies with images", "mtp-token-budget"),
     ("torch.AcceleratorError: CUDA error: unspecified launch failure", "unspecified launch failure"),
     (

@@ -182,6 +182,7 @@ def test_words_of_which_no_symptom_has_all() -> None:
         *("MTP gives wrong tokens", "garbled output speculative decoding", "speculative decoding wrong output"),
         "after I turned on num_speculative_tokens the model babbles",
         *("The model returns !!!! for Qwen3.6 with MTP", "wrong answers with prefix caching", "mtp", "garbage"),
+        *("MTP bug", "speculative decoding broken", "spec decode"),
     ],
 )
 def test_wrong_answers_have_the_page_of_all_their_causes(words: str) -> None:

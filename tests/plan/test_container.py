@@ -163,16 +163,19 @@ def test_a_pasted_command_is_completed(vpatch: Program, monkeypatch: pytest.Monk
     assert shlex.split(vpatch(*PLAN, "--json", "--", *run).json["commands"]["docker"].replace("\\\n", "")) == run
 
 
-def test_a_secret_is_not_printed(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["VLLM_API_KEY=sk_x", "--api-key sk_x"])
+def test_a_secret_is_not_printed(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
     """The printed command has its name, and takes it from the shell; so does the compose file."""
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    secrets, kept = "HF_TOKEN=hf_x VLLM_API_KEY=sk_x", "TOKENIZERS_PARALLELISM=false"
-    of_docker = " ".join(f"-e {one}" for one in secrets.split())
-    docker = vpatch(*PLAN, "--", *f"docker run {of_docker} -e {kept} {IMAGE} --model {NAME} {OPTIONS}".split())
-    made = vpatch(*PLAN, "-v", "--compose", tmp_path / "x", f"{secrets} {kept} vllm serve {NAME} {OPTIONS}")
+    kept, secrets = "TOKENIZERS_PARALLELISM=false", ["HF_TOKEN=hf_x", *([key] if "=" in key else [])]
+    of_docker = " ".join(f"-e {one}" for one in secrets)
+    options = OPTIONS if "=" in key else f"{OPTIONS} {key}"
+    docker = vpatch(*PLAN, "--", *f"docker run {of_docker} -e {kept} {IMAGE} --model {NAME} {options}".split())
+    made = vpatch(*PLAN, "-v", "--compose", tmp_path / "x", f"{' '.join(secrets)} {kept} vllm serve {NAME} {options}")
     written = (tmp_path / "x").read_text()
 
-    assert "run -e HF_TOKEN -e VLLM_API_KEY" in docker.out.replace(" \\\n ", "")
+    run = shlex.split(docker.out.partition("# docker\n")[2])
+    assert {"HF_TOKEN", "VLLM_API_KEY", kept} <= {run[at + 1] for at, word in enumerate(run) if word == "-e"}
     assert f"env {kept} vllm serve" in made.out
     for text in (docker.out, made.out, written):
         assert not {"hf_x", "sk_x"} & {*re.split(r"\W", text)}

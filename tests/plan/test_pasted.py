@@ -162,7 +162,10 @@ DOCKER = f"docker run vllm/vllm-openai:v0.20.2 {NAME} --max-num-seqs 8 --max-mod
         (SERVE.replace(" --", " \\\n  --"), SERVE),
         (f"  {SERVE} --seed=7\r\n", f"{SERVE} --seed=7"),
         (f"HOME=/x {SERVE} --speculative-config {MTP}", f"HOME=/x {SERVE} --speculative-config {MTP}"),
-        (f"{SERVE} --download-dir ~/a --api-key $KEY", f"{SERVE} --download-dir /home/me/a --api-key one"),
+        (
+            f"{SERVE} --download-dir ~/a --served-model-name $KEY",
+            f"{SERVE} --download-dir /home/me/a --served-model-name one",
+        ),
         (DOCKER.replace("run", "run -e HF_TOKEN=$HF_TOKEN"), DOCKER.replace("run", "run -e HF_TOKEN")),
     ],
 )

@@ -117,6 +117,7 @@ def test_what_both_sides_changed_is_shown(patches: Path, vpatch: Program) -> Non
     assert sorted(path.name for path in patches.iterdir()) == ["hide.vpatch", "say.vpatch"]
 
 
+@pytest.mark.deep
 def test_by_hand(patches: Path, vpatch: Program) -> None:
     """The same command writes the modules, asks for the change, and shows the draft."""
     say, hide = ((patches / f"{name}.vpatch").read_text() for name in ("say", "hide"))

@@ -69,6 +69,7 @@ def process(*arguments: str | Path, **environment: str) -> Iterator[int]:
         run.stdin.close()
 
 
+@pytest.mark.deep
 def test_the_one_that_was_used_longest_ago_goes(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """But not while another start goes on, nor on macOS, where nobody can know what processes run from."""
     before, lock = farms(store), share(store)

@@ -14,6 +14,7 @@ _FEW = 2  # words that tell something, of a user's own words
 _SHORT, _LONG = 3, 40  # words of a text of which one has to tell enough, and of one that may be a sentence of a user
 _OF_A_LOG = re.compile(r"\b(?:ERROR|WARNING|INFO|DEBUG)\b|[A-Za-z]{2}(?:Error|Exception)\b")
 _SUBJECTS = frozenset({"engine", "server", "vllm"})  # what any symptom is of
+_COMPLAINTS = frozenset({"bad", "broken", "bug", "buggy", "issue", "problem", "trouble"})  # what any symptom is
 
 # Words that users and symptoms take for one thing, without the ending of a plural; the first stands for all.
 _GROUPS = (
@@ -23,8 +24,9 @@ _GROUPS = (
     "wrong, wrongly, incorrect, inaccurate, accuracy, quality, worse",
     "hang, hung, hanging, stuck, freeze, frozen, stall, stalled, unresponsive, no response, not respond, not answer,"
     " not responding, not answering, never respond, never answer, never finish, stops responding, stopped responding",
-    "repeat, repeated, repeating, repetition, repetitive, loop, looping",
-    "speculative, speculation, mtp, decoding, num_speculative_token, multi token prediction",
+    "repeat, repeated, repeating, repetition, repetitive, loop, looping, over and over, again and again",
+    "speculative, speculation, mtp, decoding, num_speculative_token, multi token prediction, spec decode,"
+    " spec decoding",
     "acceptance, accept, accepted",
     "answer, answered, answering, output, response, reply, replie, text",
     "caching, cache, cached",
@@ -50,7 +52,7 @@ def sentences(overlays: Sequence[Catalogued]) -> Iterator[tuple[str, Catalogued]
 def meanings(text: str) -> dict[str, str]:
     """Return the words of a text that tell something, each with the one that stands for all of its meaning."""
     joined = _PHRASE.sub(lambda found: re.sub("[ -]", "_", found[0]), text.lower())
-    return {word: _ALIKE.get(word, word) for word in telling(joined) if word not in _SUBJECTS}
+    return {word: _ALIKE.get(word, word) for word in telling(joined) if word not in _SUBJECTS | _COMPLAINTS}
 
 
 @cache
@@ -117,10 +119,15 @@ def _near(wanted: frozenset[str], text: str, said: Sequence[frozenset[str]], bes
 
 
 def _enough(wanted: frozenset[str], text: str, shared: Sequence[int]) -> bool:
-    """Whether these words are enough to search for: two, a failure, or a single one that few sentences have."""
+    """Whether these words are enough to search for: two, a failure, or a single one that few sentences have.
+
+    Beside a complaint, as in "MTP bug", any single word is.
+    """
     if len(wanted) >= _FEW:
         return True
     words = {word.text for word in words_of(text)}
+    if len(words) <= _SHORT and not words.isdisjoint(_COMPLAINTS):
+        return not words <= {*_COMPLAINTS, *FREQUENT, "gpu"}
     is_search = len(words) <= _SHORT and words.isdisjoint(_SUBJECTS)
     few = wanted != frozenset() and not wanted & FREQUENT and 3 * sum(shared) < len(shared)
     return few and (is_search or not wanted.isdisjoint(_FAILURES))

@@ -141,7 +141,7 @@ def compose(model: Model, deployment: Deployment, overlays: Collection[str], mad
     text = io.StringIO()
     yaml.dump(_quoted(_services(model, deployment, overlays)), text)
     first = build(deployment, overlays)
-    notes = [f"Made by: {printable(' '.join(map(_typed, made_by)))}"] if made_by else []
+    notes = [f"Made by: {printable(' '.join(map(_typed, masked(made_by))))}"] if made_by else []
     notes += ["HF_TOKEN is passed on where it is set; only private models need it."]
     notes += ["The image is made by:", *(f"  {line}" for line in shell(first).splitlines())] if first else []
     return "".join(f"# {note}\n" for note in notes) + text.getvalue()
@@ -186,8 +186,7 @@ def _source(path: str) -> str:
 
 
 def _typed(word: str) -> str:
-    """Return a word as one types it into a shell, with `$HOME` in place of the user's home folder, without secrets."""
-    word = masked(word)
+    """Return a word as one types it into a shell, with `$HOME` in place of the user's home folder."""
     parts = word.split(_home())
     if len(parts) == 1:
         return shlex.quote(word)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
 
 from vpatch.errors import Problem, UnknownName
@@ -18,6 +19,7 @@ _FLAGS, _VALUES = frozenset(_TABLE["flags"]), frozenset(_TABLE["values"])
 _SHORT: Mapping[str, str] = _TABLE["short"]
 _RUN = (("run",), ("container", "run"))
 _SECRET = re.compile(r"\b(\w*(?:TOKEN|KEY|SECRET|PASS|PASSWD|PASSWORD))=([^\s'\"]+)", re.IGNORECASE)
+_API_KEY = re.compile(r"(--api[-_]key )([^\s'\"]+)")
 _RELEASE = re.compile(r"v?(\d{1,4}\.\d{1,4}\.\d{1,4}(?:\.post\d{1,3})?)(?:-(cu\d{1,4}))?(?:-\w[\w.-]{0,99})?")
 
 
@@ -28,6 +30,11 @@ class Option:
     names: tuple[str, ...]
     value: str
     words: tuple[str, ...]
+
+    @classmethod
+    def variable(cls, value: str) -> Option:
+        """Return the option that sets a variable, NAME=VALUE."""
+        return cls(("env",), value, ("-e", value))
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -170,9 +177,11 @@ def by_name(variable: str) -> str:
     return variable.partition("=")[0] if _SECRET.match(variable) else variable
 
 
-def masked(word: str) -> str:
-    """Return a word of a command with `...` for the value of each secret that is set in it, as in that of `bash -c`."""
-    return _SECRET.sub(r"\1=...", word)
+def masked(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command with `...` for each secret in them, as in that of `bash -c`, too."""
+    for before, word in pairwise(["", *words]):
+        hidden = _SECRET.sub(r"\1=...", _API_KEY.sub(r"\1...", word))
+        yield "..." if before in ("--api-key", "--api_key") else hidden
 
 
 def absent(variables: Sequence[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from vpatch.errors import Problem, UnknownName, did_you_mean, nearest, shell
-from vpatch.plan.container import Container, absent, by_name, container
+from vpatch.plan.container import Container, Option, absent, by_name, container
 from vpatch.plan.deployment import table
 from vpatch.plan.log_comparison import NOT_MODELED
 
@@ -28,6 +28,7 @@ _READ = frozenset(_TABLE["read"])
 _SWITCHES = frozenset(_TABLE["switches"])  # options that are read and have no value
 _DRAFT = {"spec-method": "method", "spec-tokens": "num_speculative_tokens", "spec-model": "model"}
 _DRAFTED = ("method", "num_speculative_tokens")  # what the printed command has of it
+_API_KEY = "VLLM_API_KEY"  # what vLLM reads where there is no --api-key
 _SERVER = "vllm.entrypoints.openai.api_server"
 _READS = "plan reads `vllm serve MODEL ...`, and `docker run ... IMAGE` of it"
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -106,6 +107,7 @@ def read(words: Sequence[str]) -> Pasted:
     options: dict[str, str | bool] = {}
     draft: dict[str, Any] = {}
     rest: dict[str, list[str]] = {"ignored": [], "unmodeled": [], "unknown": []}
+    keys: list[str] = []
     extra: list[str] = []
     drafting: list[str] = []
     for name, values, raw in given:
@@ -118,6 +120,8 @@ def read(words: Sequence[str]) -> Pasted:
             options[plain] = plain == name
         elif name in _READ:
             options[name] = "".join(values)  # at most one
+        elif name == "api-key" and len(values) == 1:
+            keys.append(f"{_API_KEY}={values[0]}")
         else:
             extra += raw
             rest[_kind(name, values)].append(f"--{name}")
@@ -132,9 +136,10 @@ def read(words: Sequence[str]) -> Pasted:
     dropped = () if drafts is None else tuple(str(key)[:40] for key in draft if key not in _DRAFTED)
     model = models[0]
     if run:
-        variables = (*run.environment, *variables)
-        run = replace(run, inside=_inside(run, found, model))
+        run = replace(run, inside=_inside(run, found, model), options=(*run.options, *map(Option.variable, keys)))
+        variables, keys = (*run.environment, *variables), []
         model = run.here(model)
+    variables = (*variables, *keys)
     kinds["absent"], variables = tuple(absent(variables)), tuple(map(by_name, variables))
     return Pasted(model, options, drafts, variables, tuple(extra), **kinds, dropped=dropped, container=run)
 

@@ -173,7 +173,7 @@ CHANGES = """a -> a, n | a -> a, n=1 | a=1 -> n=1, a=1 | a, b -> a | a, b -> a, 
 *, a -> *, a, n | a, /, b -> a, n, /, b | a, /, b -> a, /, n, b | a, *c -> a, n, *c | a, *, b -> a | **d -> n=1, **d"""
 
 
-@pytest.mark.parametrize("change", sampled(CHANGES.replace("\n", " | ").split(" | "), 3))
+@pytest.mark.parametrize("change", sampled(CHANGES.replace("\n", " | ").split(" | "), 5))
 @given(there=PARAMETERS.map(", ".join).filter(is_header))
 def test_a_header_that_changes_compiles(change: str, there: str) -> None:
     old, new = change.split(" -> ")
