@@ -93,9 +93,19 @@ def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, sli
 
 
 @pytest.mark.deep
-def test_a_module_that_does_not_compile_is_one_edit(vpatch: Program, tree: Path) -> None:
+@pytest.mark.parametrize(
+    ("release", "overlays"),
+    [
+        ("0.20.2", ["turboquant-hybrid", "turboquant-skip-list"]),
+        ("0.26.0", ["turboquant-skip-list"]),  # turboquant-hybrid is merged there, and looks into the module
+    ],
+)
+def test_a_module_that_does_not_compile_is_one_edit(
+    vpatch: Program, slim: Trees, release: str, overlays: Sequence[str]
+) -> None:
     """Not one of each overlay in it, and no other line is to blame; `capture` could not read it."""
-    vpatch("apply", tree, "--overlay", "turboquant-hybrid", "--overlay", "turboquant-skip-list")
+    tree = slim(release)
+    vpatch("apply", tree, *(word for name in overlays for word in ("--overlay", name)))
     rewrite(tree / ARG_UTILS, b"# mine\n" + (tree / ARG_UTILS).read_bytes() + b"def (\n")
     line = len((tree / ARG_UTILS).read_bytes().splitlines())
     why = f"it does not compile: invalid syntax (arg_utils.py, line {line}); {ways_out(tree, keep=False)}"

@@ -96,14 +96,30 @@ class Differences:
         return [*found, *(self._problem(file, lines) for file, lines in places.items())]
 
     def _causes(self, verdicts: Sequence[Verdict]) -> Mapping[Problem, Problem]:
-        """Return what an edit is to blame for: an overlay that was applied fits what vpatch had made."""
-        judged = ((one.id, problem) for one in verdicts if one.id in self.applied for problem in one.problems)
-        return {problem: self._cause(overlay, problem) for overlay, problem in judged if problem.where in self.edited}
+        """Return what an edit is to blame for.
+
+        An overlay that was applied fits what vpatch had made. Of one that looks into a module which does not compile,
+        applied or not, nothing else is known.
+        """
+        found: dict[Problem, Problem] = {}
+        for one in verdicts:
+            unread = [self._unread[problem.where] for problem in one.problems if problem.where in self._unread]
+            if unread:
+                found |= dict.fromkeys(one.problems, unread[0])
+            elif one.id in self.applied:
+                found |= {
+                    problem: self._cause(one.id, problem) for problem in one.problems if problem.where in self.edited
+                }
+        return found
+
+    @cached_property
+    def _unread(self) -> Mapping[str, Problem]:
+        """The edited modules that do not compile, each with that problem."""
+        why = {file: refusal(now or b"", file) for file, (_, now) in self.edited.items()}
+        return {file: self._problem(file, f"{_BROKEN}{what}") for file, what in why.items() if what}
 
     def _cause(self, overlay: str, problem: Problem) -> Problem:
         ours, now = (data or b"" for data in self.edited[problem.where])
-        if why := refusal(now, problem.where):
-            return self._problem(problem.where, f"{_BROKEN}{why}")
         return self._problem(problem.where, _expected(overlay, ours, now), problem.scope)
 
     def _problem(self, file: str, cause: str, scope: str = "") -> Problem:
