@@ -82,7 +82,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     about, gone = (found.root, found.version, verdicts, tuple(problems)), not_installed(store, installed)
     notes = (*stands.notes(problems), *map(str, leftovers(found)))
     done = Result(*about, notes, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
-    done = replace(done, upgradable=upgrade.overlays if upgrade else (), edited=stands.places)
+    done = replace(done, upgradable=upgrade.replaced if upgrade else (), edited=stands.places)
     return _with_digest(done, found)
 
 
@@ -130,7 +130,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     notes = (*notes_of(chosen, changeset.before), *stands.notes(problems), *map(str, leftovers(found)))
     fitting = upgrade.fitting if upgrade else engine.fitting(seen.read, changeset.before)
     about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
-    done = Diff(*about, files, upgradable=upgrade.overlays if upgrade else (), edited=stands.places)
+    done = Diff(*about, files, upgradable=upgrade.replaced if upgrade else (), edited=stands.places)
     return _checked(done)
 
 
@@ -152,19 +152,19 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     absent = {file for item in installed for file in item.overlay.files if not (root / file).exists()}
     engine = Engine(chosen, once=True)
     changeset, writes = changing.apply(writable, chosen, engine, installed)
-    changed = writes.changed
     edits = changeset.problems or writes.edited
     stands = differences(writable.tree, writable.snapshot() if edits else None, installed)
     changeset = stands.planned(changeset)
     problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
     notes = (*notes_of(chosen, changeset.after), *stands.notes(problems), *map(str, leftovers(writable.tree)))
-    added = tuple(file for file in changed if file in absent)
+    added = tuple(file for file in writes.changed if file in absent)
     states = zip(changeset.before, changeset.after, strict=True)
-    affected = {after.id for before, after in states if before.state is not after.state} | {*writes.upgraded}
+    affected = {after.id for before, after in states if before.state is not after.state}
+    affected = (affected | {*writes.upgraded}) - {*writes.restored}
     about = (root, writable.tree.version, changeset.after, problems, notes)
     upgrade = _upgrade(writable, installed, chosen, changeset.before) if changeset.problems else None
     fitting = upgrade.fitting if upgrade else engine.fitting(writable.tree.read, changeset.before)
-    done = Changed(*about, fitting, changed=changed, added=added, affected=tuple(sorted(affected)))
+    done = Changed(*about, fitting, changed=writes.changed, added=added, affected=tuple(sorted(affected)))
     done = replace(done, upgraded=writes.upgraded, edited=stands.places)
     return _checked(_with_digest(done, writable.tree))
 

@@ -169,7 +169,7 @@ def test_an_edit_is_none_of_an_overlay(vpatch: Program, tree: Path) -> None:
 
 
 def mine(tree: Path) -> None:
-    rewrite(tree / CONFIG, (tree / CONFIG).read_bytes() + b"# mine\n")
+    rewrite(tree / CONFIG, (tree / CONFIG).read_bytes() + b"mine = 1\n")
 
 
 def test_an_edit_stays_known(vpatch: Program, tree: Path) -> None:
@@ -188,6 +188,14 @@ def test_an_edit_stays_known(vpatch: Program, tree: Path) -> None:
         checked = vpatch("verify", tree, "--json")
     found = [(one["code"], one["file"], one["hint"]) for one in checked.json["problems"]]
     assert (checked.code, found) == (1, [("edited-after-vpatch", CONFIG, ways)])
+
+
+def test_a_comment_is_an_edit_that_no_patch_file_has(vpatch: Program, tree: Path) -> None:
+    vpatch("apply", tree, *ONLY)
+    rewrite(tree / CONFIG, b"# mine\n" + (tree / CONFIG).read_bytes())
+
+    assert f"; {ways_out(tree, keep=False)}\n" in vpatch("verify", tree, *ONLY).err
+    assert vpatch("capture", tree).err.endswith("Nothing to capture: what changed is the same program.\n")
 
 
 def test_an_edit_of_a_file_that_vpatch_left_alone(vpatch: Program, tree: Path) -> None:

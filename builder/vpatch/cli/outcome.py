@@ -69,8 +69,10 @@ def of_diff(found: api.Diff, target: Target) -> str:
         return _nothing(found)
     added = [file for file, (old, _) in found.files.items() if old is None]
     new = _ids(found, State.PENDING)
-    would = f"Would {_verbs('apply', new, 'upgrade', found.upgradable)}: {_counts(len(found.files), len(added))}"
-    return f"{would}. Nothing is written yet: {target.again('apply')}."
+    size = _counts(len(found.files), len(added))
+    verbs = _verbs("apply", new, "upgrade", found.upgradable)
+    would = f"{verbs}: {size}" if verbs else f"repair {counted(len(found.files), 'file')}"
+    return f"Would {would}. Nothing is written yet: {target.again('apply')}."
 
 
 def of_apply(done: api.Changed, target: Target) -> str:

@@ -103,6 +103,7 @@ class Writes:
         work: whether there is anything to do at all.
         carry_out: does it.
         upgraded: the ids of overlays of which it replaces another version.
+        restored: the ids of overlays that were applied, and of which it writes missing files again.
         files: what it writes to vLLM's files, by path; None removes one.
     """
 
@@ -111,6 +112,7 @@ class Writes:
     work: bool = False
     carry_out: Callable[[], None] = lambda: None
     upgraded: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
     files: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
@@ -199,8 +201,10 @@ def apply(
         if (upgrade := upgrade_of(seen, known, overlays, changeset.before)) is None:
             return prepare(seen, changeset, known.overlays, keep=True, made=what_it_made(seen, known))
         done = prepare(seen, upgrade.changeset, known.overlays, keep=False, made={})
-        upgraded = () if upgrade.changeset.problems else upgrade.overlays
-        return replace(done, writes=replace(done.writes, upgraded=upgraded))
+        if upgrade.changeset.problems:
+            return done
+        restored = upgrade.overlays if upgrade.missing else ()
+        return replace(done, writes=replace(done.writes, upgraded=upgrade.replaced, restored=restored))
 
     done = plan(tree.snapshot())
     if done.work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
+from vpatch.core.matching import same
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, Verdict
 from vpatch.errors import Code, Problem, shell
@@ -137,8 +139,9 @@ class Differences:
                 continue
             if now is None or ours in (None, original) or refusal(now, file) or beneath(original, ours or b"", now)[1]:
                 return frozenset()
-        edited = () if is_checkout(Tree(self.root, None, None)) else self.edited
-        return frozenset(file for file in edited if self.files[file][0] is not None)
+        pairs = {} if is_checkout(Tree(self.root, None, None)) else self.edited
+        changed = {file: pair for file, pair in pairs.items() if self.files[file][0] is not None}
+        return frozenset(file for file, (made, now) in changed.items() if not _alike(file, made or b"", now or b""))
 
 
 def compared(tree: Tree, seen: Snapshot, installed: Sequence[Catalogued]) -> Differences:
@@ -176,6 +179,11 @@ def ways_out(root: Path, *, keep: bool) -> str:
     shown, kept, discarded = (shell("vpatch", *one, from_here(root)) for one in words)
     kept = f" keep it as a patch file by {kept}," if keep else ""
     return f"{shown} shows it; undo it,{kept} or discard it by {discarded}"
+
+
+def _alike(file: str, one: bytes, other: bytes) -> bool:
+    """Whether a module was changed in comments or layout alone, of which a patch file has nothing."""
+    return file.endswith(".py") and same(ast.parse(one), ast.parse(other))
 
 
 def _translated(problems: Iterable[Problem], causes: Mapping[Problem, Problem]) -> tuple[Problem, ...]:

@@ -55,6 +55,11 @@ class Upgrade:
     missing: tuple[str, ...] = ()
 
     @property
+    def replaced(self) -> tuple[str, ...]:
+        """The ids of those of which another version is in the tree, as far as it can be told with all files there."""
+        return () if self.missing else self.overlays
+
+    @property
     def problems(self) -> list[Problem]:
         """That they wait to be upgraded, or files to be written again."""
         if self.missing:
