@@ -107,7 +107,7 @@ class Differences:
         for one in verdicts:
             unread = [self._unread[problem.where] for problem in one.problems if problem.where in self._unread]
             if unread:
-                found |= dict.fromkeys(one.problems, unread[0])
+                found |= {problem: self._unread.get(problem.where, unread[0]) for problem in one.problems}
             elif one.id in self.applied:
                 found |= {
                     problem: self._cause(one.id, problem) for problem in one.problems if problem.where in self.edited
