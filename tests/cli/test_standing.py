@@ -212,6 +212,20 @@ def test_an_edit_of_a_file_that_vpatch_left_alone(vpatch: Program, tree: Path) -
     assert [one["do"] for one in found if PARALLEL in one["where"]] == [way]
 
 
+def test_a_revert_that_would_leave_something_writes_nothing(vpatch: Program, tree: Path) -> None:
+    """Of a file that somebody put back with vpatch's code in it, no original is kept."""
+    vpatch("apply", tree, *BOTH)
+    patched = (tree / CONFIG).read_bytes()
+    vpatch("revert", tree)
+    rewrite(tree / CONFIG, patched)
+    vpatch("apply", tree, *BOTH)
+
+    with unchanged(tree):
+        for options in ((), ("-n",), ONLY):
+            ran = vpatch("revert", tree, *options)
+            assert (ran.code, f"cannot revert: {CONFIG}: {HYBRID} is applied, " in ran.err) == (1, True), ran.err
+
+
 def test_an_edit_from_before_vpatch_is_the_original(vpatch: Program, tree: Path) -> None:
     mine(tree)
     before = contents_of(tree)

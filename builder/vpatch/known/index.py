@@ -19,6 +19,7 @@ LACKED = frozenset({None, State.PENDING, *MISFITS})
 """The states of an overlay that may help; None: it was not looked at, as without a vLLM."""
 _HEAD = 4  # words of a log's line that may come before its level: which process wrote it
 _FEW = 2  # words that tell something
+_OVERLAYS = 2  # of which a text is a piece of a line, at the most
 
 
 class MatchKind(StrEnum):
@@ -116,8 +117,21 @@ class Index:
         return mentioned(self.overlays)
 
     def find(self, text: str) -> list[KnownMatch]:
-        """Return what is known of a text: lines, whole or in part, else what it mentions, else symptoms."""
-        return self._lines(text) or self._mentions(text) or self._symptoms(text)
+        """Return what is known of a text: lines, whole or in part, else what it mentions, else symptoms.
+
+        A line of an overlay of which the text is a mere piece is looked for where no overlay is known otherwise, or for
+        a name as in code.
+        """
+        found = self._lines(text) or self._mentions(text)
+        if any(one.source.overlay for one in found):
+            return found
+        told = [] if found else self._symptoms(text)
+        whole = [one for one in told if not one.lacks]
+        if whole and "_" not in text:
+            return told
+        pieces = _best(self._around(text))
+        known = {one.source.key for one in pieces}
+        return [*pieces, *(one for one in (whole if pieces else told) if one.source.key not in known), *found]
 
     def _lines(self, text: str) -> list[KnownMatch]:
         words = words_of(text)
@@ -129,6 +143,22 @@ class Index:
         if not any(one.source.overlay for one in found):
             found += [_match(line, source, text, hit) for line, source in self.lines if (hit := line.part(words))]
         return self.with_possible(_best(found), {sign.text for sign in self.signs if sign.whole(words)})
+
+    def _around(self, text: str) -> Iterator[KnownMatch]:
+        """Yield the lines of a few overlays of which the whole text is a piece.
+
+        One whose word in quotes is still to come is the overlay's if that comes.
+        """
+        words = words_of(MESSAGE.sub("", text))
+        ends = [(line, source, line.around(words)) for line, source in self.lines if source.overlay]
+        found = [(line, source, end) for line, source, end in ends if end]
+        if len({source.key for _, source, _ in found}) > _OVERLAYS:
+            return
+        for line, source, end in found:
+            kind, goes_on = MatchKind.PART, ""
+            if end < line.last_quoted:
+                kind, goes_on = MatchKind.POSSIBLE, f"it goes on as in {line.text}"
+            yield KnownMatch(source, line.text, line_at(text, 0), len(words), kind, goes_on)
 
     def with_possible(self, found: Sequence[KnownMatch], signs: AbstractSet[str]) -> list[KnownMatch]:
         """Return matches, and before each line of many causes the overlays that mend one of them.

@@ -26,6 +26,7 @@ FREQUENT = frozenset({"available", "cache", "cuda", "device", "error", "failed",
 """Words that any log has."""
 _SHORT, _FEW = 6, 4  # letters of a word, as Xid, that alone is known only in a text of that few words
 _CUT_WORDS = 4  # of a known line, at the least, that a cut line has
+_TELLING = 2  # words, at the least, of a text that may be just a piece of a line
 
 _COMMON = frozenset(
     re.findall(
@@ -176,6 +177,14 @@ class KnownLine:
             if at + longest >= self.last_quoted and _equal(inside, words) and _telling_enough(inside):
                 return Hit(words[0].at, longest, cut=True)
         return None
+
+    def around(self, words: Sequence[Word]) -> int | None:
+        """Return how many of its words end with a whole text that is a piece of it and tells something, or None."""
+        tell = {word.text for word in words} - _COMMON - FREQUENT
+        if len(tell) < _TELLING and not any("_" in word for word in tell):
+            return None
+        ends = range(len(words), len(self.words) + 1)
+        return next((end for end in ends if _equal(self.words[end - len(words) : end], words)), None)
 
     def _begun(self, words: Sequence[Word], at: int) -> int:
         """Return how many words of the line stand from `at` on to the end of the text, which may end inside a word."""

@@ -223,9 +223,9 @@ def revert(
 ) -> Writes:
     """Revert `overlays`, all if None and nothing if empty; return what was put back, or would be if `dry`.
 
-    What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
-    edited a file that has to change, unless these edits are to be discarded, or if marks of unknown overlays remain. An
-    overlay that is not applied is no failure.
+    What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure, and
+    nothing is written, if a user edited a file that has to change, unless these edits are to be discarded, or if marks
+    of what is to go, or of unknown overlays, would remain. An overlay that is not applied is no failure.
     """
     if overlays is not None and not overlays:
         return Writes()
@@ -234,14 +234,27 @@ def revert(
     def plan(seen: Snapshot) -> WritePlan:
         try:
             made = what_it_made(seen, engine)
-            if overlays is None:
-                return prepare(seen, _NOTHING, installed, keep=False, made=made, discard=discard)
-            if going := {item.id for item in overlays} & marks(seen).keys():
-                without = _without(seen, installed, going, engine, made)
-                return prepare(seen, without, installed, keep=False, made=made, discard=discard)
-            return prepare(seen, _NOTHING, installed, keep=True, made=made)  # a killed run may have left something
+            going = {item.id for item in overlays or ()} & marks(seen).keys()
+            changeset = _without(seen, installed, going, engine, made) if going else _NOTHING
+            keep = overlays is not None and not going  # a killed run may have left something
+            done = prepare(seen, changeset, installed, keep=keep, made=made, discard=discard and not keep)
+            raise_all(done.failure.problems if done.failure else left_by(seen, done.writes))
+            return done
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
+
+    def left_by(seen: Snapshot, writes: Writes) -> list[Problem]:
+        """Report what would be left of what is to go: all or nothing is reverted."""
+
+        def read(file: str) -> bytes | None:
+            return writes.files[file] if file in writes.files else seen.read(file)
+
+        gone = installed if overlays is None else overlays
+        files = ((file, item.id) for item in gone for file in item.overlay.files)
+        left = {(file, name) for file, name in files if name in marks_in(read(file) or b"")}
+        cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
+        problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
+        return [*problems, *(unknown_marks(read, installed) if overlays is None else ())]
 
     done = plan(tree.snapshot())
     if dry:
@@ -249,14 +262,6 @@ def revert(
         return done.writes
     if done.work:
         done = done.commit(plan)
-    read = tree.tree.read
-    gone = installed if overlays is None else overlays
-    left = {(file, item.id) for item in gone for file in item.overlay.files if item.id in marks_in(read(file) or b"")}
-    cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
-    problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
-    if overlays is None:
-        problems += unknown_marks(read, installed)
-    raise_all(problems)
     return done.writes
 
 
