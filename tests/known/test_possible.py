@@ -192,3 +192,23 @@ def test_wrong_answers_have_the_page_of_all_their_causes(words: str) -> None:
     assert len({one.source.key for one in overlays}) == len(overlays)
     assert advice.source.elsewhere
     assert advice.source.elsewhere.link == "speculation.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "overlay", "kind"),
+    [
+        ("ValueError: invalid literal for int() with base 10:", "turboquant-skip-list", MatchKind.POSSIBLE),
+        ("AssertionError: Workspace is locked but allocation from '", "turboquant-workspace", MatchKind.POSSIBLE),
+        ("Workspace is locked", "turboquant-workspace", MatchKind.POSSIBLE),
+        ("Unknown TurboQuant cache dtype", "turboquant-auto-dtype", MatchKind.POSSIBLE),
+        ("lm_head.weight_scale", "ct-fp8-lm-head", MatchKind.PART),
+        ("sliding_window", "turboquant-skip-list", MatchKind.PART),
+        ("Failed to advance FSM", "structured-mtp", MatchKind.PART),
+    ],
+)
+def test_a_piece_of_a_line(text: str, overlay: str, kind: MatchKind) -> None:
+    """Where the word in quotes is still to come, which decides, the overlay's condition is that it comes."""
+    first = INDEX.find(text)[0]
+
+    assert (name(first), first.kind) == (overlay, kind)
+    assert first.condition == (f"it goes on as in {first.known}" if kind is MatchKind.POSSIBLE else "")

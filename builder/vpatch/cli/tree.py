@@ -153,7 +153,7 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
         return _applied(target)
     tree, selection = target.find(), target.selection
     would = _found(lambda: api.diff(tree, selection))
-    pending = would.upgradable or any(verdict.state is State.PENDING for verdict in would.overlays)
+    pending = would.files or would.upgradable or any(one.state is State.PENDING for one in would.overlays)
     said = outcome.of_diff(would, target) + outcome.unselected(would, target)
     return _report(target, would, said, ("upgradable", "edited", "digest"), failed=check and bool(pending))
 
