@@ -19,7 +19,7 @@ def rewrite(file: Path, data: bytes) -> None:
 def ways_out(tree: Path, *, keep: bool = True) -> str:
     """Return what messages offer for an edit: to keep it only if `vpatch capture` can."""
     kept = f" keep it as a patch file by `vpatch capture {tree}`," if keep else ""
-    shown = f"`vpatch diff --edits {tree}` shows it; undo it,{kept} or discard it by "
+    shown = f"`vpatch diff --edits {tree}` shows it; undo it,{kept} or discard it, and all overlays, by "
     return f"{shown}`vpatch revert --force {tree}`"
 
 

@@ -259,7 +259,7 @@ def test_an_edit_of_an_overlays_own_line(vpatch: Program, tree: Path, command: s
 
     (problem,) = (one for one in ran.err.splitlines() if one.startswith(f"edited after vpatch: {RUNNER}: line "))
     assert re.search(rf"expected `.*{re.escape(line.format(1))}`, found `.*{re.escape(line.format(2))}`; ", problem)
-    assert problem.endswith(f"shows it; undo it, or discard it by `vpatch revert --force {tree}`")
+    assert problem.endswith(f"shows it; undo it, or discard it, and all overlays, by `vpatch revert --force {tree}`")
     assert ("does not fit" in ran.err, "note: " in ran.err, ran.code) == (False, False, 1)
     if command == "apply":
         exported = vpatch("run", "--export", tree.parent / "farm", "--tree", tree, "--overlay", SIZES)

@@ -163,7 +163,7 @@ def test_a_pasted_command_is_completed(vpatch: Program, monkeypatch: pytest.Monk
     assert shlex.split(vpatch(*PLAN, "--json", "--", *run).json["commands"]["docker"].replace("\\\n", "")) == run
 
 
-@pytest.mark.parametrize("key", ["VLLM_API_KEY=sk_x", "--api-key sk_x"])
+@pytest.mark.parametrize("key", ["VLLM_API_KEY=sk_x", "--api-key sk_x", "--api-key sk_x sk_y --hf-token hf_x"])
 def test_a_secret_is_not_printed(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
     """The printed command has its name, and takes it from the shell; so does the compose file."""
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -178,7 +178,7 @@ def test_a_secret_is_not_printed(vpatch: Program, monkeypatch: pytest.MonkeyPatc
     assert {"HF_TOKEN", "VLLM_API_KEY", kept} <= {run[at + 1] for at, word in enumerate(run) if word == "-e"}
     assert f"env {kept} vllm serve" in made.out
     for text in (docker.out, made.out, written):
-        assert not {"hf_x", "sk_x"} & {*re.split(r"\W", text)}
+        assert not {"hf_x", "sk_x", "sk_y"} & {*re.split(r"\W", text)}
         assert kept in text
     assert written.count("HF_TOKEN") == 3, "made by, a note, and the variable"
     for ran in (docker, made):

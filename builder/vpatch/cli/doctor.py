@@ -57,7 +57,8 @@ def doctor_command(target: Target, *, runs: bool, logged: Path | None) -> Report
     vLLM's own functions, and reports whether the defect is there. It needs no GPU. Each has two minutes.
 
     With --log, it also names the overlay or the cause of each error line in a log that is known. It reads the last
-    16 MiB of the log. It lists only overlays that the log's model and options may need.
+    16 MiB of the log. Of the overlays that are not applied, it shows what you may see where the log's model and
+    options may need them.
     """
     read = log.read(logged) if logged else None
     located = target.locate(imports=runs)

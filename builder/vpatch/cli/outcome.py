@@ -104,7 +104,8 @@ def of_edits(found: api.Diff, target: Target) -> str:
     """Return the outcome of `diff` of the edits in a tree."""
     if not found.files:
         others = target.command("doctor")
-        return f"Nothing to show: no file that vpatch patched was edited since. Others: {others}."
+        whose = "of these overlays" if target.selection.only else "that vpatch patched"
+        return f"Nothing to show: no file {whose} was edited since. Others: {others}."
     edited = f"{counted(len(found.files), 'file')} {was_were(len(found.files))} edited after vpatch"
     kept = [file for file in found.files if file in found.captured]
     keep = f"{target.command('capture')} makes a patch file of {listed(kept)}; " if kept else ""

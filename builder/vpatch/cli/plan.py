@@ -35,7 +35,7 @@ from vpatch.cli.plan_types import (
     release_named,
 )
 from vpatch.cli.plan_words import PlanCommand, named_model, options_of, pasted_in
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import Selection, discover, select
 from vpatch.errors import Failure, Problem, collecting
 from vpatch.plan import GIB, Model
 from vpatch.plan.cautions import Caution, cautions
@@ -180,7 +180,9 @@ def plan_command(
     try:
         any_batch = "max_num_batched_tokens" not in {*given, *(base.options if base else ())}
         planned = plan(known, deployment, installed, requests=requests, more=more, any_batch=any_batch)
-        planned = replace(planned, usual=project().selection.default and project().selection.named)
+        own = project().selection
+        usual = None if own == Selection() else {item.id for item in own.among(installed)}
+        planned = replace(planned, usual=usual)
     except CannotKnow as failure:
         return _unknown(failure)
     unwritten: list[Problem] = []

@@ -154,7 +154,7 @@ def import_command(sources: tuple[str, ...], folder: Path, *, force: bool, **giv
 
     SOURCE is a unified diff, a mail of `git format-patch`, a folder of these (in the order of its `series`, if it has
     one), or - for standard input. Without --base, vpatch takes the version that the patch names, else the installed
-    vLLM or the newest release that all of its hunks fit.
+    vLLM, or the newest release that all of its hunks fit with the fewest lines of offset.
 
     Of a whole module (--as), what a later release has, too, is upstream's and is left out. A data file in vLLM, such as
     JSON, stands in the patch file as a whole, with the hash of the content that it replaces.

@@ -223,11 +223,11 @@ class _MemoryTree:
         discard: bool = False,
     ) -> Writes:
         new = {**self.originals, **desired}
-        changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
+        files = {file: data for file, data in sorted(new.items()) if self.read(file) != data}
 
         def carry_out() -> None:
             for file in desired:
                 self.originals.setdefault(file, self.read(file))
             self.now.update(new)
 
-        return Writes(changed, work=bool(changed), carry_out=carry_out)
+        return Writes(tuple(files), work=bool(files), carry_out=carry_out, files=files)

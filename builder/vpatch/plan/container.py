@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
 
 from vpatch.errors import Problem, UnknownName
@@ -19,7 +18,9 @@ _FLAGS, _VALUES = frozenset(_TABLE["flags"]), frozenset(_TABLE["values"])
 _SHORT: Mapping[str, str] = _TABLE["short"]
 _RUN = (("run",), ("container", "run"))
 _SECRET = re.compile(r"\b(\w*(?:TOKEN|KEY|SECRET|PASS|PASSWD|PASSWORD))=([^\s'\"]+)", re.IGNORECASE)
-_API_KEY = re.compile(r"(--api[-_]key )([^\s'\"]+)")
+_WORD = r"[^\s'\"-][^\s'\"]*"
+_OPTION = re.compile(rf"(--(?:api[-_]key|hf[-_]token)[ =]){_WORD}(?:\s+{_WORD})*")
+_SECRETS = frozenset({"--api-key", "--api_key", "--hf-token", "--hf_token"})
 _RELEASE = re.compile(r"v?(\d{1,4}\.\d{1,4}\.\d{1,4}(?:\.post\d{1,3})?)(?:-(cu\d{1,4}))?(?:-\w[\w.-]{0,99})?")
 
 
@@ -179,9 +180,10 @@ def by_name(variable: str) -> str:
 
 def masked(words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command with `...` for each secret in them, as in that of `bash -c`, too."""
-    for before, word in pairwise(["", *words]):
-        hidden = _SECRET.sub(r"\1=...", _API_KEY.sub(r"\1...", word))
-        yield "..." if before in ("--api-key", "--api_key") else hidden
+    after = False
+    for word in words:
+        after = word in _SECRETS or (after and not word.startswith("-"))
+        yield "..." if after and word not in _SECRETS else _SECRET.sub(r"\1=...", _OPTION.sub(r"\1...", word))
 
 
 def absent(variables: Sequence[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vpatch.errors import Failure
 from vpatch.plan import Model
-from vpatch.plan.defaults import GPUS, lengths
+from vpatch.plan.defaults import GPUS, defaults, lengths
 from vpatch.plan.deployment import TURBOQUANT, Deployment, Gpu
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, keeps_every_state, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account
@@ -163,7 +163,7 @@ def remedies(found: Fit) -> Iterator[str]:
     requests may.
     """
     model, deployment = found.model, found.deployment
-    shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
+    shares = (0.92, 0.95, 0.97) if deployment.kv_cache_memory_bytes is None else ()
     length = min(found.longest, lengths(model, deployment.release)[1])
     values: dict[str, list[Any]] = {
         "language_model_only": [model.tower is not None and not deployment.language_model_only],
@@ -198,7 +198,13 @@ def hardware(found: Fit) -> Iterator[str]:
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
         "gpu": [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory],
     }
-    return _first_of_each(found, values, _fits)
+    for option in _first_of_each(found, values, _fits):
+        card = next((gpu for gpu in GPUS if option == _as_option("gpu", gpu)), deployment.gpu)
+        usual, there = (
+            defaults(found.model, deployment.release, one)["max_num_seqs"] for one in (deployment.gpu, card)
+        )
+        # On a larger GPU, vLLM takes more requests by default.
+        yield option if usual == there else f"{option} --max-num-seqs {deployment.max_num_seqs}"
 
 
 def assurances(found: Fit) -> Iterator[str]:

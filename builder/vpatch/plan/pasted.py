@@ -28,7 +28,7 @@ _READ = frozenset(_TABLE["read"])
 _SWITCHES = frozenset(_TABLE["switches"])  # options that are read and have no value
 _DRAFT = {"spec-method": "method", "spec-tokens": "num_speculative_tokens", "spec-model": "model"}
 _DRAFTED = ("method", "num_speculative_tokens")  # what the printed command has of it
-_API_KEY = "VLLM_API_KEY"  # what vLLM reads where there is no --api-key
+_SECRETS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}  # the variables that vLLM reads without these options
 _SERVER = "vllm.entrypoints.openai.api_server"
 _READS = "plan reads `vllm serve MODEL ...`, and `docker run ... IMAGE` of it"
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -48,7 +48,7 @@ class Pasted:
         ignored: names of options that memory does not depend on.
         unmodeled: names of options that memory depends on, in a way that plan does not model.
         unknown: names of options that plan does not know.
-        dropped: fields of multi-token prediction that the printed command does not have.
+        dropped: what the printed command does not have of it, in words.
         container: the container that it runs in, None without one.
         absent: names of secrets that this shell lacks.
     """
@@ -80,7 +80,7 @@ class Pasted:
             secrets = " and ".join(self.absent)
             yield f"variables whose values are not printed: export {secrets} in the shell that runs it"
         if self.dropped:
-            yield f"the printed command lacks these fields of --speculative-config: {', '.join(self.dropped)}"
+            yield f"the printed command lacks {'; '.join(self.dropped)}"
 
     def mistyped(self) -> Iterator[str]:
         """Yield a line for each option that plan does not know, and that is close to one that it knows."""
@@ -107,7 +107,8 @@ def read(words: Sequence[str]) -> Pasted:
     options: dict[str, str | bool] = {}
     draft: dict[str, Any] = {}
     rest: dict[str, list[str]] = {"ignored": [], "unmodeled": [], "unknown": []}
-    keys: list[str] = []
+    secrets: dict[str, str] = {}
+    dropped: list[str] = []
     extra: list[str] = []
     drafting: list[str] = []
     for name, values, raw in given:
@@ -120,8 +121,9 @@ def read(words: Sequence[str]) -> Pasted:
             options[plain] = plain == name
         elif name in _READ:
             options[name] = "".join(values)  # at most one
-        elif name == "api-key" and len(values) == 1:
-            keys.append(f"{_API_KEY}={values[0]}")
+        elif name in _SECRETS and values:
+            secrets.setdefault(name, values[0])
+            dropped += [f"all values of --{name} but the first"] if len(values) > 1 else []
         else:
             extra += raw
             rest[_kind(name, values)].append(f"--{name}")
@@ -133,15 +135,18 @@ def read(words: Sequence[str]) -> Pasted:
         raise UnknownName(Problem("no model", " ".join(words)[:80], "the command names none"))
     kinds = {kind: tuple(dict.fromkeys(names)) for kind, names in rest.items()}
     variables = tuple(word for word in command[:found] if _VARIABLE.fullmatch(word))
-    dropped = () if drafts is None else tuple(str(key)[:40] for key in draft if key not in _DRAFTED)
+    keys = [f"{_SECRETS[name]}={value}" for name, value in secrets.items()]
+    lost = [] if drafts is None else [str(key)[:40] for key in draft if key not in _DRAFTED]
+    dropped += [f"these fields of --speculative-config: {', '.join(lost)}"] if lost else []
     model = models[0]
     if run:
         run = replace(run, inside=_inside(run, found, model), options=(*run.options, *map(Option.variable, keys)))
         variables, keys = (*run.environment, *variables), []
         model = run.here(model)
     variables = (*variables, *keys)
-    kinds["absent"], variables = tuple(absent(variables)), tuple(map(by_name, variables))
-    return Pasted(model, options, drafts, variables, tuple(extra), **kinds, dropped=dropped, container=run)
+    kinds["absent"] = tuple(dict.fromkeys(absent(variables)))
+    variables = tuple(dict.fromkeys(map(by_name, variables)))
+    return Pasted(model, options, drafts, variables, tuple(extra), **kinds, dropped=tuple(dropped), container=run)
 
 
 def _parts(words: Sequence[str]) -> tuple[Container | None, Sequence[str], int]:

@@ -194,7 +194,9 @@ def _recommended(plan: Plan) -> Iterator[str]:
         yield f"`vpatch apply` alone leaves these out, which the project's file does not select: {', '.join(left)}"
     elif 0 < needed < default and plan.verdict in FITTING:
         more = f"{needed} overlay{'s are' if needed > 1 else ' is'} needed, and `vpatch apply` alone applies {default}"
-        yield f"{more}: both are fine, since the other {default - needed} correct what other deployments run into"
+        own = ", ".join(need.id for need in plan.needs if need.needed is None and need.missing and need.id in usual)
+        fine = f"both are fine, since the other {default - needed} correct what other deployments run into"
+        yield f"{more}; the commands here are without {own}, which `--with` adds" if own else f"{more}: {fine}"
     if plan.fit.starves_prompts and ALIGNS in plan.overlays:
         goes = "lets a long prompt go on by a whole block in each step while others decode"
         yield f"--max-num-batched-tokens {plan.fit.least_batch} {goes}"

@@ -47,7 +47,7 @@ class Plan:
     """What a deployment needs, takes and holds. If it has `problems`, it does not do what was asked.
 
     `choices` are its own type of KV cache and all others, the largest first; `more` are ids of opt-in overlays that the
-    user adds; `usual` are those that a project's file has `vpatch apply` take by itself, None without one.
+    user adds; `usual` are those that a project's file has `vpatch apply` take by itself, None if it selects none.
     """
 
     fit: Fit

@@ -178,7 +178,7 @@ def ways_out(root: Path, *, keep: bool) -> str:
     words = (("diff", "--edits"), ("capture",), ("revert", "--force"))
     shown, kept, discarded = (shell("vpatch", *one, from_here(root)) for one in words)
     kept = f" keep it as a patch file by {kept}," if keep else ""
-    return f"{shown} shows it; undo it,{kept} or discard it by {discarded}"
+    return f"{shown} shows it; undo it,{kept} or discard it, and all overlays, by {discarded}"
 
 
 def _alike(file: str, one: bytes, other: bytes) -> bool:
