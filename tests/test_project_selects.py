@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Program, Trees
 from tests.hybrid import HYBRID, INTERFACE
+from tests.releases import todo
 from tests.test_project import ID, OTHER, TOML, put, repo
 
 __all__ = ["repo"]
@@ -48,3 +49,8 @@ def test_plan_and_matrix_say_what_apply_leaves_out(vpatch: Program, repo: Path) 
 
     ahead = vpatch("matrix", "--from", "0.20.2", "--to", "0.26.0", "--json").json["upgrade"]
     assert {one["prospect"] for one in ahead if one["overlay"] == "turboquant-auto-dtype"} == {"offered"}
+
+    put(repo, {"vpatch.toml": f'{TOML}with = ["receipt"]\nwithout = ["{HYBRID}"]\n'})
+    planned = vpatch("plan", *asked, "--max-model-len", "32k")
+    default = len(todo("0.20.2"))  # with a patch file and the receipt, without one
+    assert f"`vpatch apply` alone applies {default + 1}; the commands here are without {ID}, which " in planned.out

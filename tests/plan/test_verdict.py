@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,16 @@ def test_the_reason_comes_first(vpatch: Program) -> None:
     assert "--tensor-parallel-size" not in here
     assert elsewhere.startswith("--tensor-parallel-size 2; --gpu '")
     assert "both are fine" not in ran.out
+
+
+@pytest.mark.parametrize("words", ["Qwen3.6-27B --gpu 5090 --vllm 0.24.0", "Qwen3.6-27B --gpu L40S --vllm 0.33.0"])
+def test_what_would_fit_elsewhere_fits(vpatch: Program, words: str) -> None:
+    """As it is printed: on a larger GPU, vLLM takes more requests by default."""
+    elsewhere = vpatch("plan", *words.split()).err.partition("; on more or larger GPUs: ")[2].strip().split("; ")
+
+    assert elsewhere
+    for options in elsewhere:
+        assert vpatch("plan", *words.split(), *shlex.split(options)).code == 0, options
 
 
 @pytest.mark.parametrize(("overlay", "changes"), [("turboquant-tiles", True), ("turboquant-decode", False)])
