@@ -238,10 +238,13 @@ def revert(
             changeset = _without(seen, installed, going, engine, made) if going else _NOTHING
             keep = overlays is not None and not going  # a killed run may have left something
             done = prepare(seen, changeset, installed, keep=keep, made=made, discard=discard and not keep)
-            raise_all(done.failure.problems if done.failure else left_by(seen, done.writes))
-            return done
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
+        if done.failure is None and (left := left_by(seen, done.writes)):
+            if not done.writes.work:  # so there may be nothing to lock
+                raise_all(left)
+            return WritePlan(seen, _NOTHING, failure=Failure(*left))
+        return done
 
     def left_by(seen: Snapshot, writes: Writes) -> list[Problem]:
         """Report what would be left of what is to go: all or nothing is reverted."""
