@@ -65,6 +65,7 @@ def test_it_patches_the_vllm_of_the_jobs_python(venv: Path, overlays: str) -> No
     assert (again.code, again.outputs["changed"], states(again)) == (0, "false", states(ran))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("inputs", "applied"),
     [
@@ -80,6 +81,7 @@ def test_a_tree_and_overlays_can_be_named(venv: Path, inputs: dict[str, str], ap
     assert (ran.code, {states(ran)[name] for name in applied}) == (0, {"applied"}), ran.err
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("folder", ["patches", deep("my patches"), deep("vpatch.toml")])
 def test_patches_of_the_repository(venv: Path, folder: str) -> None:
     """From the input, with a name of two words, or from the project's file, beside which the step runs."""
@@ -121,6 +123,7 @@ def test_nothing_of_the_tree_is_a_command(venv: Path, hidden: str) -> None:
     assert all(line.isprintable() for ran in (good, none) for line in f"{ran.out}{ran.err}".split("\n"))
 
 
+@pytest.mark.deep
 def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
     (file,) = venv.glob("lib/python3*/site-packages/vllm/engine/arg_utils.py")
     text = file.read_text().replace("def create_engine_config(", "def create_config(")

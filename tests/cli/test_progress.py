@@ -17,6 +17,7 @@ from vpatch.cli import progress
 
 from tests.conftest import Trees
 from tests.terminals import on_terminal
+from tests.tiers import deep
 
 ONE = ("--overlay", "turboquant-skip-list")
 COMPARING = "comparing vLLM with the overlays"
@@ -50,9 +51,9 @@ def interrupt() -> None:
     ("words", "owner", "name", "line"),
     [
         (("status", *ONE), api, "status", COMPARING),
-        (("diff", *ONE), api, "diff", COMPARING),
+        deep(("diff", *ONE), api, "diff", COMPARING),
         (("apply", "--dry-run", *ONE), api, "diff", COMPUTING),
-        (("verify", *ONE), api, "verify", "checking what is applied"),
+        deep(("verify", *ONE), api, "verify", "checking what is applied"),
         (("revert",), api, "revert", "restoring the originals"),
     ],
     ids=["status", "diff", "apply", "verify", "revert"],

@@ -24,7 +24,7 @@ from tests.engines import over
 from tests.overlays.hostile import File, Release, run_release
 from tests.overlays.mutants import KINDS, STATEMENTS, Mutant, Mutator, mutants, places
 from tests.releases import tree_of
-from tests.tiers import WHOLE, deep, sampled
+from tests.tiers import WHOLE, sampled
 
 pytestmark = pytest.mark.no_cover  # other tests cover the same code; coverage doubles the time
 
@@ -109,8 +109,9 @@ def mutator(file: File, text: str) -> Mutator:
     return Mutator(files.source(file.name), found)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("hold", [outcome, after])
-@pytest.mark.parametrize("name", [FIRST, *map(deep, sampled(FILES, 5))])
+@pytest.mark.parametrize("name", [FIRST, *sampled(FILES, 5)])
 def test_a_mutant_is_patched_as_the_release_is_or_drifts(hold: Hold, name: str, tmp_path: Path) -> None:
     (file,) = (file for file in release().files if file.name == name)
     mutated = mutator(file, file.patched if hold is after else file.text)

@@ -113,7 +113,7 @@ def proven(vpatch: Program, file: Path, tree: Path, release: str, scratch: Path)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("means", [deep(by_script), deep(by_sed), by_copy, by_hand, as_a_fork])
+@pytest.mark.parametrize("means", [deep(by_script), deep(by_sed), deep(by_copy), deep(by_hand), as_a_fork])
 def test_what_was_done(vpatch: Program, tmp_path: Path, release: str, means: Callable[[Path, str], None]) -> None:
     tree = copied(release, tmp_path / "tree")
     means(tree, release)

@@ -46,6 +46,7 @@ def small(here: Path, slim: Trees, pristine: Trees) -> Path:
     return small
 
 
+@pytest.mark.deep
 def test_a_script_that_finds_vllm_by_import(here: Path, small: Path, vpatch: Program) -> None:
     (here / "fix_layers.py").write_text(SCRIPT)
 
