@@ -101,10 +101,10 @@ def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, sli
     ],
 )
 def test_a_module_that_does_not_compile_is_one_edit(
-    vpatch: Program, slim: Trees, release: str, overlays: Sequence[str]
+    vpatch: Program, linked: Trees, release: str, overlays: Sequence[str]
 ) -> None:
     """Not one of each overlay in it, and no other line is to blame; `capture` could not read it."""
-    tree = slim(release)
+    tree = linked(release)
     vpatch("apply", tree, *(word for name in overlays for word in ("--overlay", name)))
     rewrite(tree / ARG_UTILS, b"# mine\n" + (tree / ARG_UTILS).read_bytes() + b"def (\n")
     line = len((tree / ARG_UTILS).read_bytes().splitlines())
