@@ -12,6 +12,8 @@ from vpatch.errors import Problem, UnknownName
 from vpatch.plan.deployment import table
 
 PROGRAMS = ("docker", "podman")
+SECRETS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
+"""The options of `vllm serve` that are secrets, and the variables that vLLM reads without them."""
 
 _TABLE = table("docker.toml")
 _FLAGS, _VALUES = frozenset(_TABLE["flags"]), frozenset(_TABLE["values"])
@@ -19,8 +21,9 @@ _SHORT: Mapping[str, str] = _TABLE["short"]
 _RUN = (("run",), ("container", "run"))
 _SECRET = re.compile(r"\b(\w*(?:TOKEN|KEY|SECRET|PASS|PASSWD|PASSWORD))=([^\s'\"]+)", re.IGNORECASE)
 _WORD = r"[^\s'\"-][^\s'\"]*"
-_OPTION = re.compile(rf"(--(?:api[-_]key|hf[-_]token)[ =]){_WORD}(?:\s+{_WORD})*")
-_SECRETS = frozenset({"--api-key", "--api_key", "--hf-token", "--hf_token"})
+_NAMES = "|".join(name.replace("-", "[-_]") for name in SECRETS)
+_NAMED = re.compile(rf"--(?:{_NAMES})")
+_GIVEN = re.compile(rf"({_NAMED.pattern}[ =]){_WORD}(?:\s+{_WORD})*")
 _RELEASE = re.compile(r"v?(\d{1,4}\.\d{1,4}\.\d{1,4}(?:\.post\d{1,3})?)(?:-(cu\d{1,4}))?(?:-\w[\w.-]{0,99})?")
 
 
@@ -180,10 +183,11 @@ def by_name(variable: str) -> str:
 
 def masked(words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command with `...` for each secret in them, as in that of `bash -c`, too."""
-    after = False
+    hidden = False
     for word in words:
-        after = word in _SECRETS or (after and not word.startswith("-"))
-        yield "..." if after and word not in _SECRETS else _SECRET.sub(r"\1=...", _OPTION.sub(r"\1...", word))
+        hidden = hidden and not word.startswith("-")
+        yield "..." if hidden else _SECRET.sub(r"\1=...", _GIVEN.sub(r"\1...", word))
+        hidden = hidden or bool(_NAMED.fullmatch(word))
 
 
 def absent(variables: Sequence[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from vpatch.errors import Problem, UnknownName, did_you_mean, nearest, shell
-from vpatch.plan.container import Container, Option, absent, by_name, container
+from vpatch.plan.container import SECRETS, Container, Option, absent, by_name, container
 from vpatch.plan.deployment import table
 from vpatch.plan.log_comparison import NOT_MODELED
 
@@ -28,7 +28,6 @@ _READ = frozenset(_TABLE["read"])
 _SWITCHES = frozenset(_TABLE["switches"])  # options that are read and have no value
 _DRAFT = {"spec-method": "method", "spec-tokens": "num_speculative_tokens", "spec-model": "model"}
 _DRAFTED = ("method", "num_speculative_tokens")  # what the printed command has of it
-_SECRETS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}  # the variables that vLLM reads without these options
 _SERVER = "vllm.entrypoints.openai.api_server"
 _READS = "plan reads `vllm serve MODEL ...`, and `docker run ... IMAGE` of it"
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -121,7 +120,7 @@ def read(words: Sequence[str]) -> Pasted:
             options[plain] = plain == name
         elif name in _READ:
             options[name] = "".join(values)  # at most one
-        elif name in _SECRETS and values:
+        elif name in SECRETS and values:
             secrets.setdefault(name, values[0])
             dropped += [f"all values of --{name} but the first"] if len(values) > 1 else []
         else:
@@ -135,7 +134,7 @@ def read(words: Sequence[str]) -> Pasted:
         raise UnknownName(Problem("no model", " ".join(words)[:80], "the command names none"))
     kinds = {kind: tuple(dict.fromkeys(names)) for kind, names in rest.items()}
     variables = tuple(word for word in command[:found] if _VARIABLE.fullmatch(word))
-    keys = [f"{_SECRETS[name]}={value}" for name, value in secrets.items()]
+    keys = [f"{SECRETS[name]}={value}" for name, value in secrets.items()]
     lost = [] if drafts is None else [str(key)[:40] for key in draft if key not in _DRAFTED]
     dropped += [f"these fields of --speculative-config: {', '.join(lost)}"] if lost else []
     model = models[0]
