@@ -212,7 +212,7 @@ def test_an_edit_of_a_file_that_vpatch_left_alone(vpatch: Program, tree: Path) -
 
 
 def test_a_revert_that_would_leave_something_writes_nothing(vpatch: Program, tree: Path) -> None:
-    """Of a file that somebody put back with vpatch's code in it, no original is kept."""
+    """No original is kept of a file that was copied back with vpatch's code in it."""
     vpatch("apply", tree, *BOTH)
     patched = (tree / CONFIG).read_bytes()
     vpatch("revert", tree)

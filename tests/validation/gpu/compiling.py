@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.validation.gpu import traffic
-from tests.validation.gpu.probe import cause_of, prompt, say, start, worker_of
+from tests.validation.gpu.probe import prompt, run, say, start, worker_of
 from tests.validation.gpu.traffic import Ask
 
 *_, OTHER = STARTS = ("first", "again", "other kernel")
@@ -83,11 +83,4 @@ class Log(logging.Handler):
 
 
 if __name__ == "__main__":
-    code = 0
-    try:
-        main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()))
-    except BaseException as error:
-        say(start=sys.argv[1], error=cause_of(error))
-        code = 1
-    sys.stdout.flush()
-    os._exit(code)  # as probe.py
+    run(lambda: main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text())))

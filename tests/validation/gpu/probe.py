@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ENTERED = time.monotonic()
 MIB = 1 << 20
@@ -245,10 +245,11 @@ def cause_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno} {where.name})"[:400]
 
 
-if __name__ == "__main__":
+def run(work: Callable[[], None]) -> NoReturn:
+    """Do the work of this process, print its error if it fails, and end the process."""
     code = 0
     try:
-        main(json.loads(Path(sys.argv[1]).read_text()))
+        work()
     except BaseException as error:
         traceback.print_exc()
         say(error=cause_of(error))
@@ -256,3 +257,7 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # an engine in this process does not always end by itself
+
+
+if __name__ == "__main__":
+    run(lambda: main(json.loads(Path(sys.argv[1]).read_text())))
